@@ -20,6 +20,7 @@ from extender.kubernetes.admission_v1 import (
     decode_review,
     encode_response,
 )
+from extender.kubernetes.documents import value_at
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
 from extender.placement.bounds import OBJECT_BYTES, OBJECT_VALUES, PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
@@ -27,7 +28,7 @@ from extender.placement.facts import facts_of
 from extender.placement.mutation import Mutation
 from extender.placement.node_kinds import NodeKind
 from extender.placement.nodes import ClusterNodes
-from extender.placement.patch import Operation, look, pointer
+from extender.placement.patch import Operation, pointer
 from extender.placement.policy import MODE, Mode
 from extender.placement.template_problems import Problem, TemplateProblem, too_large
 from extender.placement.templates import (
@@ -224,6 +225,6 @@ def _object(raw: msgspec.Raw) -> KubernetesObject | None:
 
 def _is_left(document: KubernetesObject) -> bool:
     """Whether the object's author wants it left alone, or a controller owns it and would fight over it."""
-    owners = look(document, ("metadata", "ownerReferences"))
+    owners = value_at(document, "metadata", "ownerReferences")
     is_owned = isinstance(owners, list) and any(isinstance(each, dict) and each.get("controller") for each in owners)
-    return is_owned or look(document, ("metadata", "annotations", MODE)) == Mode.IGNORE
+    return is_owned or value_at(document, "metadata", "annotations", MODE) == Mode.IGNORE

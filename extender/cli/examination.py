@@ -13,9 +13,9 @@ from extender.cli.installation_objects import InstalledPart, read_parts
 from extender.cli.webhook_checks import WEBHOOK_CHECKS
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError, ConfigError
+from extender.kubernetes.documents import value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedPod
-from extender.placement.patch import look
 
 _RESTARTS = 3  # of a container that are nothing to speak of
 _SAID = re.compile(r"\[(?P<sign>[+-])\](?P<what>.+)")
@@ -120,9 +120,9 @@ async def _service(it: Installation) -> AsyncIterator[Seen]:
 
 
 def _is_ready(pod: KubernetesObject) -> bool:
-    conditions = look(pod, ("status", "conditions"))
+    conditions = value_at(pod, "status", "conditions")
     return any(
-        look(each, ("type",)) == "Ready" and look(each, ("status",)) == "True"
+        value_at(each, "type") == "Ready" and value_at(each, "status") == "True"
         for each in (conditions if isinstance(conditions, list) else ())
     )
 

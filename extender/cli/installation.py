@@ -9,8 +9,8 @@ import msgspec
 from extender.cli.installation_objects import InstalledPart, list_objects
 from extender.cluster.client import ClusterClient
 from extender.config.tree import Config
+from extender.kubernetes.documents import Json, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.placement.patch import Json, look
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
@@ -96,7 +96,7 @@ class Installation:
     async def selected(self, webhook: KubernetesObject) -> list[str]:
         """The namespaces whose pods are sent to the webhook, `default` first. Raises ClusterError."""
         found = await self.listed("/api/v1/namespaces", selector_text(webhook.get("namespaceSelector")))
-        names = [name_of(each) for each in found if not look(each, ("metadata", "deletionTimestamp"))]
+        names = [name_of(each) for each in found if not value_at(each, "metadata", "deletionTimestamp")]
         return sorted(names, key=lambda name: name != "default")
 
 
@@ -119,12 +119,12 @@ Check: TypeAlias = Callable[[Installation], AsyncIterator[Seen]]
 
 def selector_text(selector: Json) -> str:
     """A LabelSelector as the API server takes it in a query; an empty text selects all, as a missing selector does."""
-    wanted, expressions = look(selector, ("matchLabels",)), look(selector, ("matchExpressions",))
+    wanted, expressions = value_at(selector, "matchLabels"), value_at(selector, "matchExpressions")
     texts = [f"{key}={value}" for key, value in wanted.items()] if isinstance(wanted, dict) else []
     for each in expressions if isinstance(expressions, list) else ():
-        key, values = look(each, ("key",)), look(each, ("values",))
+        key, values = value_at(each, "key"), value_at(each, "values")
         listed = f"({','.join(map(str, values))})" if isinstance(values, list) else "()"
-        match look(each, ("operator",)):
+        match value_at(each, "operator"):
             case "In":
                 texts.append(f"{key} in {listed}")
             case "NotIn":
@@ -154,7 +154,7 @@ def is_for_pods(webhook: KubernetesObject) -> bool:
 
 
 def _names(rule: Json, field: str, values: Collection[str]) -> bool:
-    listed = look(rule, (field,))
+    listed = value_at(rule, field)
     return isinstance(listed, list) and any(each in values for each in listed if isinstance(each, str))
 
 
@@ -164,4 +164,4 @@ def _behind(configuration: str, serving: Sequence[tuple[InstalledPart, Config]])
 
 
 def name_of(document: KubernetesObject) -> str:
-    return str(look(document, ("metadata", "name")))
+    return str(value_at(document, "metadata", "name"))

@@ -26,9 +26,9 @@ from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
 from extender.kubernetes.apps_v1 import DataObject, ServingContainer, ServingSpec, ServingWorkload
+from extender.kubernetes.documents import value_at
 from extender.kubernetes.meta_v1 import is_object_name
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.placement.patch import look
 
 INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
 """The label of everything that the chart and the manifests install."""
@@ -160,10 +160,10 @@ def _container(pods: ServingSpec) -> ServingContainer:
 
 def called_names(webhook: KubernetesObject) -> list[str]:
     """The names by which the API server calls a webhook, which its certificate has to be for."""
-    if url := look(webhook, ["clientConfig", "url"]):
+    if url := value_at(webhook, "clientConfig", "url"):
         return [urlsplit(str(url)).hostname or ""]
-    service = look(webhook, ["clientConfig", "service"])
-    return [f"{look(service, ['name'])}.{look(service, ['namespace'])}.svc"]
+    service = value_at(webhook, "clientConfig", "service")
+    return [f"{value_at(service, 'name')}.{value_at(service, 'namespace')}.svc"]
 
 
 async def read_certificate(
@@ -185,7 +185,7 @@ async def read_certificate(
     if not chain:
         raise InvalidCertificate(f"key {key} of Secret {namespace}/{name} is empty")
     try:
-        bundle = base64.b64decode(str(look(webhook, ["clientConfig", "caBundle"]) or ""), validate=True)
+        bundle = base64.b64decode(str(value_at(webhook, "clientConfig", "caBundle") or ""), validate=True)
     except binascii.Error as exc:
         raise InvalidCertificate(f"caBundle is no base64: {exc}") from exc
     authorities, now = split_bundle(bundle), datetime.fromtimestamp(time.time(), UTC)

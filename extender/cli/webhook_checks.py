@@ -23,7 +23,7 @@ from extender.cli.installation_objects import Certificate, called_names, read_ce
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.probe import is_reviewed, send_probe
 from extender.errors import ClusterError
-from extender.placement.patch import look
+from extender.kubernetes.documents import value_at
 from extender.reports.quantities import counted
 
 _SOON_DAYS = 7.0
@@ -39,7 +39,7 @@ WebhookCheck: TypeAlias = Callable[[Installation, ReviewWebhook], AsyncIterator[
 
 
 async def _webhook(_it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
-    stated = look(each.webhook, ("timeoutSeconds",))
+    stated = value_at(each.webhook, "timeoutSeconds")
     timeout = float(stated) if isinstance(stated, int | float) else _TIMEOUT_SECONDS
     wait = each.config.admission.wait_seconds
     if timeout <= wait:

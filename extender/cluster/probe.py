@@ -8,9 +8,9 @@ Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-
 import msgspec
 
 from extender.cluster.client import ClusterClient, decode_answer
+from extender.kubernetes.documents import JsonObject, value_at
 from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
 from extender.placement.nodes import PREFIX
-from extender.placement.patch import JsonObject, look
 from extender.placement.policy import ADDED, MODE, REASON, Mode
 
 PROBE_LABELS = {f"{PREFIX}probe": "true"}
@@ -62,12 +62,12 @@ async def send_probe(client: ClusterClient, namespace: str) -> JsonObject:
 
 def is_held(probe: JsonObject) -> bool:
     """Whether the probe came back with our gate and its label, by which the gate controller finds pods."""
-    return is_gated(probe) and look(probe, (*LABELS_PATH, GATED_LABEL)) == GATED
+    return is_gated(probe) and value_at(probe, *LABELS_PATH, GATED_LABEL) == GATED
 
 
 def is_reviewed(probe: JsonObject) -> bool:
     """Whether the webhook has seen the probe: unlike the policy it names the image, or adds something."""
-    annotations = look(probe, ("metadata", "annotations"))
+    annotations = value_at(probe, "metadata", "annotations")
     if not isinstance(annotations, dict):
         return False
     return _IMAGE in str(annotations.get(REASON)) or ADDED in annotations

@@ -15,7 +15,7 @@ import structlog
 from extender.cluster.client import MERGE_PATCH, ClusterClient
 from extender.cluster.probe import is_held, send_probe
 from extender.errors import ClusterError
-from extender.placement.patch import look
+from extender.kubernetes.documents import value_at
 
 log = structlog.get_logger()
 
@@ -70,7 +70,7 @@ class PolicyArming:
         binding = await self._client.find(f"{_BINDINGS}/{self._name}", _OBJECT)
         if binding is None:
             return "there is no such binding"
-        if look(binding, _PROBES_ALONE) is None:
+        if value_at(binding, *_PROBES_ALONE) is None:
             return ""
         if not self._can_ungate():
             return "nobody is known to remove gates"

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from extender.bounded_yaml import InvalidYaml
+from extender.kubernetes.documents import Json, JsonObject
 from extender.kubernetes.pod_templates import Path
 from extender.manifests.nodes import BYTE_ORDER_MARK, Pair, TextNode, compose, is_merge, key_of, value_of
 from extender.manifests.stream import ManifestError, node_of
 from extender.manifests.yaml_scalars import needs_quotes
-from extender.placement.patch import Json, JsonObject, Operation
+from extender.placement.patch import Operation
 
 _Value: TypeAlias = Any  # a plain value on the way to a part of it
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # in JSON, two of which are one character; no YAML

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from extender.bounded_yaml import FALSE, TRUE, InvalidYaml, bounded_events
-from extender.placement.patch import Json
+from extender.kubernetes.documents import Json
 
 
 class TextNode(msgspec.Struct, gc=False):

@@ -18,10 +18,10 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
     Toleration,
 )
+from extender.kubernetes.documents import Json, JsonObject, reach, value_at
 from extender.placement.affinity import NO_NODE, Requirements
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
-from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 
@@ -116,14 +116,14 @@ def take_back(
     `document` holds the touched parts of a pod and is changed in place. Our own annotations are always removed. Of the
     record's tolerations only those among `tolerations` are removed.
     """
-    annotations = look(document, _ANNOTATIONS)
+    annotations = value_at(document, *_ANNOTATIONS)
     if isinstance(annotations, dict) and [annotations.pop(key) for key in SERVICE_KEYS if key in annotations]:
         prune(document, _ANNOTATIONS)
     if record is None:
         return NOTHING
     taken = Additions(
         tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
-        required=_take_back_terms(look(document, TERMS_PATH), record.required),
+        required=_take_back_terms(value_at(document, *TERMS_PATH), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
         is_preferring=record.is_preferring,
@@ -149,8 +149,8 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
         (_PREFERRED, wanted.preferred),
     ):
         if items:
-            cast("list[Json]", _reach(document, path, [])).extend(_json(item) for item in items)
-    terms = cast("list[Json]", _reach(document, TERMS_PATH, [])) if required else []
+            reach(document, path, list[Json]()).extend(_json(item) for item in items)
+    terms = reach(document, TERMS_PATH, list[Json]()) if required else []
     return Additions(
         tolerations=wanted.tolerations,
         required=_and_terms(terms, required) if required else (),
@@ -162,7 +162,7 @@ def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Addit
 
 def annotate(document: JsonObject, additions: Additions, reason: str, platforms: str | None = None) -> None:
     """Writes the record, the reason unless it is empty, and any platforms."""
-    annotations = cast("JsonObject", _reach(document, _ANNOTATIONS, {}))
+    annotations = reach(document, _ANNOTATIONS, dict[str, Json]())
     if reason:
         annotations[REASON] = reason
     if platforms is not None:
@@ -174,24 +174,10 @@ def _json(value: Toleration | NodeSelectorRequirement | PreferredSchedulingTerm)
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 
-def _reach(document: JsonObject, path: Sequence[str], leaf: Json) -> Json:
-    """The value at `path`, created as `leaf` together with its parents where they are missing or null.
-
-    The caller ensures that values already there have the shapes of core/v1.
-    """
-    for step in path[:-1]:
-        if document.get(step) is None:
-            document[step] = {}
-        document = cast("JsonObject", document[step])
-    if document.get(path[-1]) is None:
-        document[path[-1]] = leaf
-    return document[path[-1]]
-
-
 def prune(document: JsonObject, path: Sequence[str]) -> None:
     """Removes the list or map at `path` if it is empty, and then the maps around it that are: they mean nothing."""
     for depth in range(len(path) - 1, 0, -1):
-        parent = look(document, path[:depth])
+        parent = value_at(document, *path[:depth])
         if not isinstance(parent, dict) or parent.get(path[depth]):
             return
         parent.pop(path[depth], None)
@@ -199,7 +185,7 @@ def prune(document: JsonObject, path: Sequence[str]) -> None:
 
 def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -> tuple[_Item, ...]:
     """Removes each of `items` once from the list at `path`. Returns those that were in it."""
-    found = look(document, path)
+    found = value_at(document, *path)
     if not isinstance(found, list):
         return ()
     several = [item for index, item in enumerate(items) if item not in items[:index]]

@@ -10,9 +10,9 @@ from typing import cast
 import msgspec
 
 from extender.images.content import RETRYABLE, Cause
+from extender.kubernetes.documents import Json, JsonObject, value_at
 from extender.placement.facts import Pending, PodImage, Unknown
 from extender.placement.nodes import PREFIX
-from extender.placement.patch import Json, JsonObject, look
 from extender.placement.policy import REASON, UNKNOWN, Choice, Overrides
 
 GATE = f"{PREFIX}platforms"
@@ -136,14 +136,14 @@ def remove_gate(document: JsonObject) -> None:
         spec["schedulingGates"] = left
     else:
         del spec["schedulingGates"]
-    labels = look(document, LABELS_PATH)
+    labels = value_at(document, *LABELS_PATH)
     if isinstance(labels, dict):
         labels.pop(GATED_LABEL, None)
 
 
 def is_gated(document: JsonObject) -> bool:
     """Whether our gate is among those in `document`."""
-    gates = look(document, GATES_PATH)
+    gates = value_at(document, *GATES_PATH)
     return isinstance(gates, list) and any(map(_is_ours, gates))
 
 

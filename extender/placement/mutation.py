@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Pod, SchedulingSpec
+from extender.kubernetes.documents import JsonObject, value_at
 from extender.placement.additions import (
     ADDED_PATH,
     NOTE_PATHS,
@@ -25,7 +26,7 @@ from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit, system_asked
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.patch import JsonObject, Operation, diff, look
+from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
 from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import (
@@ -163,12 +164,12 @@ def excess_with(added: Additions, document: JsonObject) -> str:
 
 
 def _terms_excess(document: JsonObject) -> str:
-    terms = look(document, TERMS_PATH)
+    terms = value_at(document, *TERMS_PATH)
     if not isinstance(terms, list):
         return ""
     if len(terms) > TERMS:
         return f"its required node affinity has more than {TERMS} terms"
-    parts = [look(term, (name,)) for term in terms for name in ("matchExpressions", "matchFields")]
+    parts = [value_at(term, name) for term in terms for name in ("matchExpressions", "matchFields")]
     is_beyond = sum(len(part) for part in parts if isinstance(part, list)) > REQUIREMENTS
     return f"its required node affinity has more than {REQUIREMENTS} requirements" if is_beyond else ""
 
@@ -238,7 +239,7 @@ class Mutator:
         if excess:
             return _leave(overrides, excess, _ungating(pod))
         after = touched_parts(pod)
-        record = read_record(look(before, ADDED_PATH))
+        record = read_record(value_at(before, *ADDED_PATH))
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         wanted = self._planner.plan(decided, scheduling_of(after))
@@ -284,7 +285,7 @@ class Mutator:
     ) -> Wanted:
         """What a pod within the bounds should get, as its author wrote it; arguments as for `mutate`."""
         document = touched_parts(pod)
-        take_back(document, read_record(look(document, ADDED_PATH)), self._offered, self._settings.scheduler_name)
+        take_back(document, read_record(value_at(document, *ADDED_PATH)), self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         return self._planner.plan(decided, scheduling_of(document))
 
@@ -330,7 +331,9 @@ class Mutator:
 
 def _is_noted(before: JsonObject, after: JsonObject) -> bool:
     """Whether `after` has a record, and both have the same annotations for people."""
-    return look(after, ADDED_PATH) is not None and all(look(after, path) == look(before, path) for path in NOTE_PATHS)
+    return value_at(after, *ADDED_PATH) is not None and all(
+        value_at(after, *path) == value_at(before, *path) for path in NOTE_PATHS
+    )
 
 
 _WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.REFUSED: "would-deny"}
@@ -365,7 +368,7 @@ def _ungating(pod: CreatedPod) -> list[Operation]:
     before, after = touched_parts(pod), touched_parts(pod)
     if is_gated(after):
         remove_gate(after)
-        annotations = look(after, ADDED_PATH[:-1])
+        annotations = value_at(after, *ADDED_PATH[:-1])
         if isinstance(annotations, dict):
             annotations.pop(REASON, None)
     return diff(before, after)

@@ -4,14 +4,12 @@ Independent of Kubernetes. A field that is equal in both values, or in neither o
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, cast
+from typing import Literal, cast
 
 import msgspec
 
 from extender.errors import ExtenderError
-
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-JsonObject: TypeAlias = "dict[str, Json]"
+from extender.kubernetes.documents import Json, JsonObject, copy_of
 
 
 class InvalidPatch(ExtenderError):
@@ -33,30 +31,6 @@ def pointer(path: Sequence[str | int]) -> str:
 
 def _escape(step: str) -> str:
     return step.replace("~", "~0").replace("/", "~1")
-
-
-def look(value: Json, path: Sequence[str]) -> Json:
-    """The value at `path` below `value`; None if it is null or missing."""
-    for step in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(step)
-    return value
-
-
-def copy_of(value: Json) -> Json:
-    """The value with maps and lists of its own."""
-    if isinstance(value, dict):
-        return {key: copy_of(inner) for key, inner in value.items()}
-    return [copy_of(inner) for inner in value] if isinstance(value, list) else value
-
-
-def pruned(value: Json) -> Json:
-    """The value without empty maps and lists, which mean as much as missing ones."""
-    if isinstance(value, dict):
-        kept = {key: pruned(inner) for key, inner in value.items()}
-        return {key: inner for key, inner in kept.items() if inner not in ({}, [], None)}
-    return [pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
 def apply(document: Json, operations: Sequence[Operation]) -> Json:

@@ -20,6 +20,7 @@ from extender.kubernetes.core_v1 import (
     SchedulingSpec,
     Toleration,
 )
+from extender.kubernetes.documents import Json, JsonObject, copy_of, value_at
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import ADDED_PATH, TERMS_PATH, TOLERATIONS_PATH, prune, read_record
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, is_unresolved
@@ -34,7 +35,7 @@ from extender.placement.node_match import (
     selector_requirements,
 )
 from extender.placement.nodes import ARCHITECTURE, LABELS, NO_NODES
-from extender.placement.patch import Json, JsonObject, Operation, copy_of, diff, look
+from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Planner, PodInput
 from extender.placement.policy import Mode, Overrides, Policy
 from extender.placement.reasons import constraints_of, refusal_text
@@ -136,7 +137,7 @@ class Relaxer:
         before, excess = read_parts(pod, images)
         if any(map(is_unresolved, facts)):
             return Relaxation()
-        if not excess and read_record(look(before, ADDED_PATH)) is not None:
+        if not excess and read_record(value_at(before, *ADDED_PATH)) is not None:
             excess = "the webhook has changed it, and takes back what it added"
         if excess:
             return Relaxation(kept=(f"all: {excess}",))
@@ -178,14 +179,14 @@ class Relaxer:
     def _take_constraints(self, document: JsonObject, demands: NodeDemands) -> tuple[list[str], list[str]]:
         """Takes out of the document what restricts architectures. Returns that, and what stays for its form."""
         taken, kept = list[str](), list[str]()
-        selector = cast("JsonObject", look(document, _SELECTOR) or {})
+        selector = cast("JsonObject", value_at(document, *_SELECTOR) or {})
         for each in filter(self._restricts, selector_requirements(demands.selector)):
             taken.append(f"nodeSelector {each.key}={selector.pop(each.key)}")
             prune(document, _SELECTOR)
         terms = demands.terms or ()
         texts = dict.fromkeys(requirement_text(each) for term in terms for each in self._of_term(term))
         affinity = f"node affinity {' or '.join(texts)}"
-        written = cast("list[JsonObject]", look(document, TERMS_PATH))
+        written = cast("list[JsonObject]", value_at(document, *TERMS_PATH))
         if texts and (why := self._why_terms_stay(terms, written)):
             kept.append(f"{affinity}: {why}")
         elif texts:

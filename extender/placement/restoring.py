@@ -10,10 +10,11 @@ from typing import cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.documents import Json, JsonObject, pruned, value_at
 from extender.placement.additions import ADDED_PATH, read_record, take_back
 from extender.placement.gate import is_gated
 from extender.placement.mutation import read_parts, touched_parts
-from extender.placement.patch import Json, JsonObject, Operation, diff, look, pruned
+from extender.placement.patch import Operation, diff
 from extender.placement.policy import SERVICE_KEYS
 
 _TOLERATIONS = "tolerations"
@@ -27,23 +28,23 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
     may take the record away.
     """
     (before, excess), (held, held_excess) = read_parts(pod, ()), read_parts(stored, ())
-    text, record = look(held, ADDED_PATH), read_record(look(held, ADDED_PATH))
-    if excess or held_excess or record is None or look(before, ADDED_PATH) not in (None, text):
+    text, record = value_at(held, *ADDED_PATH), read_record(value_at(held, *ADDED_PATH))
+    if excess or held_excess or record is None or value_at(before, *ADDED_PATH) not in (None, text):
         return []
     own, own_held, after = touched_parts(pod), touched_parts(stored), touched_parts(pod)
-    scheduler_name = str(look(held, ("spec", "schedulerName")) or "")
+    scheduler_name = str(value_at(held, "spec", "schedulerName") or "")
     there = take_back(own, record, record.tolerations, scheduler_name)
     added = take_back(own_held, record, record.tolerations, scheduler_name)
     spec = cast("JsonObject", after["spec"])
     for part in (_TOLERATIONS, "affinity", "schedulerName"):
         if _own(own, part) == _own(own_held, part):
-            _put(spec, part, look(held, ("spec", part)))
+            _put(spec, part, value_at(held, "spec", part))
         elif part == _TOLERATIONS:  # an author may add some
             lacking = [each for each in added.tolerations if each not in there.tolerations]
             spec[part] = [*cast("list[Json]", spec.get(part) or []), *msgspec.to_builtins(lacking)]
     if spec == before["spec"] and is_gated(held) and not is_gated(before):
         return []
-    annotations = cast("JsonObject", look(held, ADDED_PATH[:-1]))
+    annotations = cast("JsonObject", value_at(held, *ADDED_PATH[:-1]))
     lost = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
     metadata = cast("JsonObject", after.setdefault("metadata", {}))
     metadata["annotations"] = lost | cast("JsonObject", metadata.get("annotations") or {})
@@ -52,7 +53,7 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
 
 def _own(document: JsonObject, part: str) -> Json:
     """What the author has written there; None for nothing, however that is written."""
-    return pruned(look(document, ("spec", part))) or None
+    return pruned(value_at(document, "spec", part)) or None
 
 
 def _put(spec: JsonObject, part: str, value: Json) -> None:

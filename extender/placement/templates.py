@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement
+from extender.kubernetes.documents import JsonObject, copy_of, pruned, value_at
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
@@ -24,7 +25,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, rea
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
-from extender.placement.patch import JsonObject, Operation, apply, copy_of, diff, look, pruned
+from extender.placement.patch import Operation, apply, diff
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
@@ -57,9 +58,9 @@ class TemplateOwner(NamedTuple):
 
 def owner_of(document: Mapping[str, object]) -> TemplateOwner:
     """What an object is to its templates."""
-    found = look(cast("JsonObject", document), ("metadata", "labels"))
+    found = value_at(cast("JsonObject", document), "metadata", "labels")
     labels = found if isinstance(found, dict) else {}
-    is_managed_elsewhere = look(cast("JsonObject", document), ("spec", "managedBy")) == _MULTI_KUEUE
+    is_managed_elsewhere = value_at(cast("JsonObject", document), "spec", "managedBy") == _MULTI_KUEUE
     return TemplateOwner(bool(labels.get(QUEUE_LABEL)), PREBUILT_LABEL in labels or is_managed_elsewhere)
 
 
@@ -210,7 +211,7 @@ class Templates:
         own, own_stored = cast("JsonObject", copy_of(before)), cast("JsonObject", copy_of(after))
         present = take_back(own, record, self._offered, "")
         take_back(own_stored, record, self._offered, "")
-        if present == record and look(before, ADDED_PATH) == look(after, ADDED_PATH):
+        if present == record and value_at(before, *ADDED_PATH) == value_at(after, *ADDED_PATH):
             return ()
         if pruned(own.get(_SPEC)) != pruned(own_stored.get(_SPEC)):
             return None
@@ -312,7 +313,7 @@ def _with_additions_of(document: JsonObject, stored: JsonObject) -> JsonObject:
     annotations = {**cast("JsonObject", metadata.get("annotations") or {})}
     for key in SERVICE_KEYS:
         annotations.pop(key, None)
-        if (value := look(stored, (*ADDED_PATH[:-1], key))) is not None:
+        if (value := value_at(stored, *ADDED_PATH[:-1], key)) is not None:
             annotations[key] = value
     return {**document, "metadata": {**metadata, "annotations": annotations}, _SPEC: stored[_SPEC]}
 

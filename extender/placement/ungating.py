@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.documents import JsonObject, value_at
 from extender.kubernetes.meta_v1 import CreatedMeta
 from extender.placement.additions import (
     ADDED_PATH,
@@ -26,7 +27,6 @@ from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import encode_ungating
 from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.patch import JsonObject, look
 from extender.placement.planning import AdmissionSettings, Planner, Wanted
 from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
 from extender.placement.reasons import held_text, left_text, passed_text
@@ -99,7 +99,7 @@ class UngatingPlanner:
         document, excess = read_parts(pod, images)
         if excess:
             return _leave(pod, excess)
-        annotated = look(document, ADDED_PATH[:-1])
+        annotated = value_at(document, *ADDED_PATH[:-1])
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         wanted = self._planner.plan(decided, scheduling_of(document), expired=expired)
         if wanted.held and not wanted.impossible:
@@ -146,12 +146,12 @@ def _annotations(added: Additions, reason: str, platforms: str | None) -> JsonOb
 def _spec(document: JsonObject, added: Additions) -> JsonObject:
     """The lists to which something was added, whole: a strategic merge patch replaces them."""
     spec: JsonObject = {}
-    affinity = cast("JsonObject", look(document, (*AFFINITY_PATH, "nodeAffinity")) or {})
+    affinity = cast("JsonObject", value_at(document, *AFFINITY_PATH, "nodeAffinity") or {})
     changed = {_REQUIRED: added.required, _PREFERRED: added.preferred}
     if terms := {key: affinity[key] for key, items in changed.items() if items}:
         spec["affinity"] = {"nodeAffinity": terms}
     if added.tolerations:
-        spec["tolerations"] = look(document, TOLERATIONS_PATH)
+        spec["tolerations"] = value_at(document, *TOLERATIONS_PATH)
     return spec
 
 

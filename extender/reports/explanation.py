@@ -12,6 +12,7 @@ import msgspec
 from extender.images.content import Cause, Evidence, is_by_operator
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo, PodSchedulingGate
+from extender.kubernetes.documents import JsonObject, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
 from extender.placement.additions import read_record, take_back
@@ -37,7 +38,7 @@ from extender.placement.node_match import (
     taint_text,
 )
 from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
-from extender.placement.patch import JsonObject, Operation, apply, look
+from extender.placement.patch import Operation, apply
 from extender.placement.policy import ADDED, MODE, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
@@ -256,7 +257,7 @@ def _patched(document: KubernetesObject, patch: Sequence[Operation]) -> CreatedS
 def _authors_demands(document: KubernetesObject) -> NodeDemands:
     """What the pod asks of its node without what is recorded as ours: nobody can change that but the images."""
     copy: JsonObject = msgspec.json.decode(msgspec.json.encode(document))
-    take_back(copy, read_record(look(copy, ("metadata", "annotations", ADDED))), (), "")
+    take_back(copy, read_record(value_at(copy, "metadata", "annotations", ADDED)), (), "")
     return demands_of(msgspec.json.decode(msgspec.json.encode(copy), type=CreatedPod).spec or CreatedSpec())
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.probe import is_held, is_reviewed, send_probe
+from extender.kubernetes.documents import value_at
 from extender.placement.gate import GATE, GATED, GATED_LABEL
-from extender.placement.patch import look
 from extender.placement.policy import ADDED, REASON
 from testbed.chart import POLICIES
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal
@@ -18,7 +18,7 @@ SPACE = "shop"
 async def test_it_is_a_dry_run_that_the_standard_restricted_admits(api: ApiServer, client: ClusterClient) -> None:
     """And it comes back as others left it."""
     api.admit = lambda pod: pod | {"metadata": pod["metadata"] | {"name": "a"}}
-    assert look(await send_probe(client, SPACE), ("metadata", "name")) == "a"
+    assert value_at(await send_probe(client, SPACE), "metadata", "name") == "a"
     (request,) = api.received("send")
     assert (request.path, request.query) == (f"/api/v1/namespaces/{SPACE}/pods", {"dryRun": "All"})
     (container,) = json.loads(request.body)["spec"]["containers"]

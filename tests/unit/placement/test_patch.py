@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.kubernetes.documents import Json
 from extender.placement import patch
-from extender.placement.patch import InvalidPatch, Json, Operation, diff, look, pointer
+from extender.placement.patch import InvalidPatch, Operation, diff, pointer
 from tests.unit.placement.json_patch import apply
 
 # Strings and nulls at the leaves: values are compared as in Python, where 1 is True.
@@ -58,14 +59,6 @@ def test_pointer_escapes_each_step() -> None:
     """RFC 6901: `~` before `/`, so that nothing is escaped twice."""
     assert pointer(("metadata", "annotations", "a.io/b~1")) == "/metadata/annotations/a.io~1b~01"
     assert pointer(()) == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [({"a": {"b": "x"}}, "x"), ({"a": {}}, None), ({"a": None}, None), ({}, None), (["a"], None), ("text", None)],
-)
-def test_looking_past_what_is_missing_finds_none(value: Json, found: Json) -> None:
-    assert look(value, ("a", "b")) == found
 
 
 @pytest.mark.parametrize("path", ["/a/b", "/list/9", "/list/x/y", "/text/a", "/missing"])

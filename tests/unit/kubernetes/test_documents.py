@@ -1,0 +1,55 @@
+"""Documents whose parts may be missing, null, or of another type than the reader expects."""
+
+import pytest
+
+from extender.kubernetes.documents import Json, JsonObject, copy_of, list_at, map_at, pruned, reach, value_at
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ({"a": [{"b": "x"}]}, "x"),
+        ({"a": [{"b": None}]}, None),
+        ({"a": [{}]}, None),
+        ({"a": [7]}, None),
+        ({"a": []}, None),
+        ({"a": {"0": {"b": "x"}}}, None),
+        ({"a": None}, None),
+        ({}, None),
+        (["a"], None),
+        ("a", None),
+        (None, None),
+    ],
+)
+def test_a_value_past_what_is_missing_is_none(document: Json, found: Json) -> None:
+    assert value_at(document, "a", 0, "b") == found
+
+
+@pytest.mark.parametrize("other", [None, "text", 7, True])
+def test_what_is_no_map_or_list_is_an_empty_one(other: Json) -> None:
+    assert map_at({"a": other}, "a") == map_at({"a": []}, "a") == map_at({}, "a") == map_at(other) == {}
+    assert list_at({"a": other}, "a") == list_at({"a": {}}, "a") == list_at({}, "a") == list_at(other) == []
+
+
+def test_what_is_there_is_the_documents_own() -> None:
+    document: Json = {"a": {"b": [1]}}
+    list_at(document, "a", "b").append(2)
+    map_at(document, "a")["c"] = {}
+    assert document == {"a": {"b": [1, 2], "c": {}}}
+
+
+@pytest.mark.parametrize("document", [{}, {"a": None}, {"a": {}}, {"a": {"b": None}}])
+def test_what_is_missing_is_put_there(document: JsonObject) -> None:
+    for item in (1, 2):
+        reach(document, ("a", "b"), list[int]()).append(item)
+    assert document == {"a": {"b": [1, 2]}}
+
+
+def test_a_copy_has_maps_and_lists_of_its_own_and_none_that_are_empty_when_pruned() -> None:
+    document: Json = {"a": [{"b": []}, {}, None], "c": {"d": {}}, "e": 0}
+    map_at(document, "a", 0)["f"] = 1
+    copy = copy_of(document)
+    map_at(copy, "a", 0)["f"] = 2
+    list_at(copy, "a", 0, "b").append(2)
+    assert document == {"a": [{"b": [], "f": 1}, {}, None], "c": {"d": {}}, "e": 0}
+    assert pruned(document) == {"a": [{"f": 1}, {}, None], "e": 0}
