@@ -8,9 +8,9 @@ loop.
 import asyncio
 import enum
 import hashlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
@@ -20,8 +20,8 @@ from extender.metrics import counters
 log = structlog.get_logger()
 
 T = TypeVar("T")
-Stamp = tuple[str, bytes | None]
-"""Of a file: the path, and a hash of the content; None if it is no file that can be read."""
+Stamps: TypeAlias = dict[Path, bytes | None]
+"""A hash of the content of each file; None for what is no file that can be read."""
 
 
 class FileSetting(enum.StrEnum):
@@ -43,103 +43,55 @@ RELOADS = counters(
 )
 
 
-def report_loaded(setting: FileSetting) -> None:
-    """Logs and counts that the setting's files changed and are used."""
-    RELOADS[setting]["loaded"].inc()
-    log.info("file.reloaded", setting=setting.value)
-
-
-def report_refused(setting: FileSetting, why: str) -> None:
-    """Logs and counts that the setting's files changed and cannot be used. `why` holds no secret."""
-    RELOADS[setting]["refused"].inc()
-    log.warning("file.refused", setting=setting.value, why=why)
-
-
-def stamp_of(path: Path) -> Stamp:
-    """Returns what another content of the file changes."""
+def stamp_of(path: Path) -> bytes | None:
+    """The stamp of one file."""
     try:
-        return str(path), hashlib.sha256(path.read_bytes()).digest() if path.is_file() else None
+        return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else None
     except (OSError, ValueError):  # a path with a NUL names no file
-        return str(path), None
-
-
-class Reading(NamedTuple, Generic[T]):
-    """What the files held, and a stamp of them from before they were read."""
-
-    value: T
-    stamp: Hashable
+        return None
 
 
 class _Refusal(NamedTuple):
     why: str
-    stamp: Hashable
+    stamps: Stamps
 
 
 class WatchedFiles(Generic[T]):
-    """The value that some files hold, kept current by `watch`.
-
-    `value` is that of the last reading that succeeded, and `generation` how many changes were used.
-    """
+    """The value that some files hold, kept current by `watch`: that of the last reading that succeeded."""
 
     def __init__(
         self,
-        read: Callable[[], Reading[T]],
-        stamp: Callable[[T], Hashable],
+        setting: FileSetting,
+        paths: Callable[[], Iterable[Path]],
+        read: Callable[[Stamps], T],
         *,
-        loaded: Callable[[T], None],
-        refused: Callable[[str], None],
-        name: str = "a file of the settings",
+        listener: str = "",
     ) -> None:
-        """Reads the files. Raises ConfigError if that fails, whatever `read` raises; `name` is that of the setting.
+        """Reads the files. Raises ConfigError if that fails, whatever `read` raises.
 
-        `read` gives the value, or raises ConfigError. `stamp` gives the present stamp of the files behind a value; it
-        changes when one of them does. Both run in a thread. `loaded` and `refused` report a change.
+        `paths` names the files as they are now. `read` gives the value, or raises ConfigError without any secret; to
+        what it is given it adds the stamp of each other file that it reads, from before that. Both run in a thread.
+        `listener` is the one whose certificate the files hold, under whose name changes are logged.
         """
-        self._read, self._stamp = read, stamp
-        self._loaded, self._refused = loaded, refused
+        self._setting, self._paths, self._read, self._listener = setting, paths, read, listener
+        self._stamps = self._present()
         try:
-            self.value, self._seen = read()
+            self.value = read(self._stamps)
         except ConfigError:
             raise
         except Exception as exc:
-            raise ConfigError(f"{name}: {_failed(exc)}") from exc
-        self._refusal: _Refusal | None = None
+            raise ConfigError(f"{setting.value}: {_failed(exc)}") from exc
+        self._refused: _Refusal | None = None
         self._checks = 0
         self._checking = asyncio.Lock()
-        self.generation = 0
 
     @classmethod
-    def of_contents(
-        cls,
-        paths: Iterable[str | Path],
-        load: Callable[[], T],
-        *,
-        loaded: Callable[[T], None],
-        refused: Callable[[str], None],
-        name: str = "a file of the settings",
+    def of(
+        cls, setting: FileSetting, paths: Iterable[str | Path], load: Callable[[], T], *, listener: str = ""
     ) -> "WatchedFiles[T]":
-        """Returns the value that `load` gives, or raises what it raises; loads it again when a content differs."""
+        """Files that are always the same."""
         files = tuple(map(Path, paths))
-
-        def stamps() -> Hashable:
-            return tuple(map(stamp_of, files))
-
-        def read() -> Reading[T]:
-            seen = stamps()  # first, so that the next check sees a change made meanwhile
-            return Reading(load(), seen)
-
-        return cls(read, lambda _: stamps(), loaded=loaded, refused=refused, name=name)
-
-    @classmethod
-    def of_setting(cls, setting: FileSetting, paths: Iterable[str | Path], load: Callable[[], T]) -> "WatchedFiles[T]":
-        """As `of_contents`, with the log events and the metric of a setting."""
-        return cls.of_contents(
-            paths,
-            load,
-            loaded=lambda _: report_loaded(setting),
-            refused=lambda why: report_refused(setting, why),
-            name=setting.value,
-        )
+        return cls(setting, lambda: files, lambda _: load(), listener=listener)
 
     def reload_if_changed(self) -> bool:
         """Uses the files' present content; returns whether that is another. Blocks."""
@@ -160,31 +112,47 @@ class WatchedFiles(Generic[T]):
             await asyncio.sleep(every_seconds)
             await self.refresh()
 
-    def _attempt(self) -> Reading[T] | _Refusal | None:
-        """Returns a new reading, or why there is none; None if nothing has changed. Changes nothing itself."""
-        stamp = self._stamp(self.value)
-        if stamp == self._seen:
-            return None
-        try:
-            return self._read()
-        except ConfigError as exc:
-            return _Refusal(str(exc), stamp)
-        except Exception as exc:  # noqa: BLE001 - no content of a file may end the watch; a message may quote it
-            return _Refusal(_failed(exc), stamp)
+    def _present(self, others: Iterable[Path] = ()) -> Stamps:
+        return {path: stamp_of(path) for path in (*self._paths(), *others)}
 
-    def _conclude(self, outcome: Reading[T] | _Refusal | None) -> bool:
-        before, self._refusal = self._refusal, None
-        match outcome:
-            case Reading():
-                self.value, self._seen = outcome
-                self.generation += 1
-                self._loaded(outcome.value)
-                return True
-            case _Refusal():
-                self._refusal = outcome
-                if outcome != before:
-                    self._refused(outcome.why)
-        return False
+    def _attempt(self) -> tuple[T, Stamps] | _Refusal | None:
+        """What the files hold now, or why that cannot be used; None if nothing has changed. Changes nothing itself."""
+        present = self._present(self._stamps)
+        if present == self._stamps:
+            return None
+        stamps = self._present()
+        try:
+            return self._read(stamps), stamps
+        except ConfigError as exc:
+            return _Refusal(str(exc), present)
+        except Exception as exc:  # noqa: BLE001 - no content of a file may end the watch; a message may quote it
+            return _Refusal(_failed(exc), present)
+
+    def _conclude(self, outcome: tuple[T, Stamps] | _Refusal | None) -> bool:
+        before, self._refused = self._refused, outcome if isinstance(outcome, _Refusal) else None
+        if outcome is None:
+            return False
+        if isinstance(outcome, _Refusal):
+            if outcome != before:
+                self._report_refused(outcome.why)
+            return False
+        self.value, self._stamps = outcome
+        self._report_loaded()
+        return True
+
+    def _report_loaded(self) -> None:
+        RELOADS[self._setting]["loaded"].inc()
+        if self._listener:
+            log.info("tls.reloaded", listener=self._listener)
+        else:
+            log.info("file.reloaded", setting=self._setting.value)
+
+    def _report_refused(self, why: str) -> None:
+        RELOADS[self._setting]["refused"].inc()
+        if self._listener:
+            log.warning("tls.refused", listener=self._listener, why=why)
+        else:
+            log.warning("file.refused", setting=self._setting.value, why=why)
 
 
 class FileWatcher:

@@ -196,12 +196,12 @@ async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by 
     files: list[WatchedFiles[OperatorFile]] = []
     if docker_config:
         docker = SourcesFile(partial(read_docker_config, docker_config), clock=machine.clock)
-        files.append(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], docker.load))
+        files.append(WatchedFiles.of(FileSetting.DOCKER_CONFIG, [docker_config], docker.load))
     if bool(plugin_config) != bool(plugin_dir):
         raise ConfigError("registry.credential_providers: config and bin_dir are needed together")
     if plugin_config:
         plugins = SourcesFile(partial(read_plugins, plugin_config, plugin_dir), clock=machine.clock)
-        files.append(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [plugin_config], plugins.load))
+        files.append(WatchedFiles.of(FileSetting.CREDENTIAL_PROVIDERS, [plugin_config], plugins.load))
     for each in files:
         watcher.add(each)
     async with open_cloud_session() as session:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from extender.errors import ConfigError, RegistryNotAsked
 from extender.regular_files import check_regular
 from extender.tls_context import CurrentContext, new_client_context, unverified_context
-from extender.watched_files import FileSetting, Stamp, WatchedFiles, stamp_of
+from extender.watched_files import FileSetting, Stamps, WatchedFiles, stamp_of
 
 _MOST_CONTEXTS = 24
 
@@ -30,7 +30,7 @@ class RegistryTrust:
 
     def __init__(self, ca_files: Sequence[str] = ()) -> None:
         self.ca_files = tuple(map(Path, ca_files))
-        self.files = WatchedFiles.of_setting(FileSetting.CA_FILES, ca_files, self._read)
+        self.files = WatchedFiles.of(FileSetting.CA_FILES, ca_files, self._read)
         self.context = CurrentContext.of(lambda: self.files.value)
 
     def _read(self) -> ssl.SSLContext:
@@ -88,11 +88,14 @@ def _new_context(certificates: Certificates) -> ssl.SSLContext:
 
 
 class CertificateReader:
-    """Tries the files that hosts' certificates are in. `stamps` has those of the files so far, from before reading."""
+    """Tries the files that hosts' certificates are in."""
 
-    def __init__(self, ca_files: Sequence[str] = ()) -> None:
-        """`ca_files` are PEM bundles trusted for all hosts, in addition to the system's."""
-        self.stamps: dict[Path, Stamp] = {}
+    def __init__(self, ca_files: Sequence[str] = (), stamps: Stamps | None = None) -> None:
+        """`ca_files` are PEM bundles trusted for all hosts, in addition to the system's.
+
+        `stamps` gets those of the files, from before each is read.
+        """
+        self._stamps: Stamps = {} if stamps is None else stamps
         self._ca_files = tuple(map(Path, ca_files))
         self._tried: set[Certificates] = set()
 
@@ -108,9 +111,9 @@ class CertificateReader:
             return None
         paths = (*self._ca_files, *authorities, *(path for pair in clients for path in pair if path))
         for path in paths:
-            if path not in self.stamps:
-                self.stamps[path] = stamp_of(path)
-        stamps = tuple(map(self.stamps.__getitem__, paths))
+            if path not in self._stamps:
+                self._stamps[path] = stamp_of(path)
+        stamps = tuple((path, self._stamps[path]) for path in paths)
         own = Certificates(self._ca_files, tuple(authorities), tuple(clients), skip_verify, stamps)
         if own not in self._tried:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take 25 ms

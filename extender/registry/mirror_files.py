@@ -3,6 +3,7 @@
 `hosts_toml`, `registries_conf` and `registries_yaml` have the formats. Sends no requests.
 """
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,17 +16,7 @@ from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.hosts_toml import read_folder
 from extender.registry.registries_conf import certificates_beside, drop_ins_of, read_bounded, read_main_file
 from extender.registry.registries_yaml import NodeRegistries, read_registries_yaml
-from extender.watched_files import (
-    FileSetting,
-    Reading,
-    Stamp,
-    WatchedFiles,
-    report_loaded,
-    report_refused,
-    stamp_of,
-)
-
-_SETTING = FileSetting.MIRRORS
+from extender.watched_files import FileSetting, Stamps, WatchedFiles
 
 
 class _FileKind(NamedTuple):
@@ -35,9 +26,11 @@ class _FileKind(NamedTuple):
     others: Callable[[Path], Iterable[Path]]
 
 
-class _Read(NamedTuple):
+class _Reading(NamedTuple):
+    """What one reading of the files found. Its number is a part of the ids of its logins, which may be others next."""
+
     registries: NodeRegistries
-    certificates: tuple[Path, ...]
+    number: int
 
 
 class MirrorFiles:
@@ -52,13 +45,8 @@ class MirrorFiles:
         self._path = Path(path)
         self._ca_files = ca_files
         self._kind = _KINDS.get(self._path.suffix, _FOLDER)
-        self.files = WatchedFiles(
-            self._read,
-            lambda read: self._stamps(read.certificates),
-            loaded=lambda _: report_loaded(_SETTING),
-            refused=lambda why: report_refused(_SETTING, why),
-            name=_SETTING.value,
-        )
+        self._numbers = itertools.count()
+        self.files = WatchedFiles(FileSetting.MIRRORS, self._paths, self._read)
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `Routes`."""
@@ -68,28 +56,25 @@ class MirrorFiles:
         """Returns what the files have for the reference's host, by a name that images or endpoints have."""
         host = reference.domain
         names = dict.fromkeys((host, host_of_registry(host)))
-        logins: Mapping[str, tuple[str, str]] = self.files.value.registries.logins
+        found = self.files.value
+        logins: Mapping[str, tuple[str, str]] = found.registries.logins
         return tuple(
-            Credential(*logins[name], CredentialId(f"registries.yaml {self.files.generation} {name}"))
+            Credential(*logins[name], CredentialId(f"registries.yaml {found.number} {name}"))
             for name in names
             if name in logins
         )
 
-    def _read(self) -> Reading[_Read]:
-        """Reads all files. Stamps are from before that, so that the next check notices a change made meanwhile."""
-        seen = self._stamps(())
-        certificates = CertificateReader(self._ca_files)
-        with naming(_SETTING.value):
+    def _read(self, stamps: Stamps) -> _Reading:
+        certificates = CertificateReader(self._ca_files, stamps)
+        with naming(FileSetting.MIRRORS.value):
             try:
                 registries = self._kind.read(self._path, certificates)
             except OSError as exc:
                 raise ConfigError(f"{exc.filename or self._path} cannot be read: {exc.strerror}") from exc
-        stamps = seen | frozenset(certificates.stamps.values())
-        return Reading(_Read(registries, tuple(certificates.stamps)), stamps)
+        return _Reading(registries, next(self._numbers))
 
-    def _stamps(self, certificates: Iterable[Path]) -> frozenset[Stamp]:
-        """Returns the stamps of all files, among them those with certificates, which may be elsewhere."""
-        return frozenset(map(stamp_of, (self._path, *self._kind.others(self._path), *certificates)))
+    def _paths(self) -> Iterable[Path]:
+        return (self._path, *self._kind.others(self._path))
 
 
 def _read_yaml(file: Path, certificates: CertificateReader) -> NodeRegistries:

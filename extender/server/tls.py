@@ -6,15 +6,11 @@ a new context, and the listening context passes every new handshake to it.
 
 import ssl
 
-import structlog
-
 from extender.certificates.own_certificate import InvalidCertificate, expires_at
 from extender.errors import ConfigError
 from extender.metrics import gauge_of
 from extender.regular_files import read_file
-from extender.watched_files import RELOADS, FileSetting, WatchedFiles
-
-log = structlog.get_logger()
+from extender.watched_files import FileSetting, WatchedFiles
 
 _EXPIRES: dict[str, float] = {}
 gauge_of(
@@ -37,9 +33,7 @@ class TlsFiles:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         paths = tuple(filter(None, (certificate, key, client_ca)))
         self._paths = paths
-        self.files = WatchedFiles.of_contents(
-            paths, self._load, loaded=self._report_loaded, refused=self._report_refused
-        )
+        self.files = WatchedFiles.of(FileSetting.TLS, paths, self._load, listener=name)
         self.context = self._load()
         self.context.sni_callback = self._hand_over
 
@@ -83,11 +77,3 @@ class TlsFiles:
         except (OSError, InvalidCertificate) as exc:
             where = f"{self._name}.tls.certificate"
             raise ConfigError(f"{where}: {self._certificate}: {exc}; give a readable PEM file") from exc
-
-    def _report_loaded(self, _context: ssl.SSLContext) -> None:
-        RELOADS[FileSetting.TLS]["loaded"].inc()
-        log.info("tls.reloaded", listener=self._name)
-
-    def _report_refused(self, why: str) -> None:
-        RELOADS[FileSetting.TLS]["refused"].inc()
-        log.warning("tls.refused", listener=self._name, why=why)

@@ -94,7 +94,7 @@ def _redis_store(url: str, keep_seconds: float, watcher: FileWatcher) -> Store:
         )
 
     paths = [path for name, path in options.items() if name.endswith("_file") and path]
-    files = WatchedFiles.of_setting(FileSetting.STORE, paths, load)
+    files = WatchedFiles.of(FileSetting.STORE, paths, load)
     if paths:
         watcher.add(files)
     return RedisStore(lambda: files.value, keep_seconds=keep_seconds)

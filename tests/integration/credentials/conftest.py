@@ -19,7 +19,7 @@ class FileKeyring:
     """What the sources of a file give, one after the other, as it is now."""
 
     def __init__(self, setting: FileSetting, path: str, read: Callable[[], NamedSources], clock: Clock) -> None:
-        self._files = WatchedFiles.of_setting(setting, [path], SourcesFile(read, clock=clock).load)
+        self._files = WatchedFiles.of(setting, [path], SourcesFile(read, clock=clock).load)
 
     @property
     def sources(self) -> Sequence[OperatorSource]:

@@ -168,7 +168,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         docker_config = tmp_path / "config.json"
         docker_config.write_text("{}")
         file = SourcesFile(partial(read_docker_config, str(docker_config)), clock=clock)
-        files = [WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [docker_config], file.load)]
+        files = [WatchedFiles.of(FileSetting.DOCKER_CONFIG, [docker_config], file.load)]
         operator = OperatorKeyring(files, token_bytes=THIS_MACHINE.token_bytes)
         session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
         client = RegistryClient(

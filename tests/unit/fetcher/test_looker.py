@@ -212,7 +212,7 @@ async def test_a_corrected_docker_configuration_is_used_in_the_lookup_that_was_d
 
     write("bob")
     file = SourcesFile(partial(read_docker_config, str(path)), clock=Clock())
-    files = [WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [str(path)], file.load)]
+    files = [WatchedFiles.of(FileSetting.DOCKER_CONFIG, [str(path)], file.load)]
     operator = OperatorKeyring(files, token_bytes=bytes)
     before = operator.id
     write("ann")

@@ -32,9 +32,8 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    folder = tmp_path / "certificates"
-    folder.mkdir()
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")  # outside the folder of the mirrors
     AUTHORITY.cert_pem.write_to_path(str(folder / "ca.pem"))
     leaf = AUTHORITY.issue_cert("client.example")
     leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))

@@ -18,4 +18,4 @@ def operator_with(logins: Mapping[str, tuple[str, str]]) -> OperatorKeyring:
         return OperatorKeyring(token_bytes=bytes)
     fixed = FixedLogins(Logins(Login(pattern, *login) for pattern, login in logins.items()), label=LABEL)
     file = OperatorFile(msgspec.json.encode(logins), (fixed,))
-    return OperatorKeyring([WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [], lambda: file)], token_bytes=bytes)
+    return OperatorKeyring([WatchedFiles.of(FileSetting.DOCKER_CONFIG, [], lambda: file)], token_bytes=bytes)
