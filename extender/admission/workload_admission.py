@@ -20,7 +20,7 @@ from extender.kubernetes.admission_v1 import (
     decode_review,
     encode_response,
 )
-from extender.kubernetes.documents import value_at
+from extender.kubernetes.documents import list_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
 from extender.placement.bounds import OBJECT_BYTES, OBJECT_VALUES, PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
@@ -225,6 +225,5 @@ def _object(raw: msgspec.Raw) -> KubernetesObject | None:
 
 def _is_left(document: KubernetesObject) -> bool:
     """Whether the object's author wants it left alone, or a controller owns it and would fight over it."""
-    owners = value_at(document, "metadata", "ownerReferences")
-    is_owned = isinstance(owners, list) and any(isinstance(each, dict) and each.get("controller") for each in owners)
+    is_owned = any(value_at(each, "controller") for each in list_at(document, "metadata", "ownerReferences"))
     return is_owned or value_at(document, "metadata", "annotations", MODE) == Mode.IGNORE

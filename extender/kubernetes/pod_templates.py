@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from extender.kubernetes.documents import list_at, map_at, value_at
+
 KubernetesObject = dict[str, Any]
 """An object of the Kubernetes API as JSON."""
 
@@ -118,7 +120,7 @@ def objects_in(document: object) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     if not isinstance(document, Mapping):
         return
     kind, items = document.get("kind"), document.get("items")
-    if isinstance(kind, str) and kind.endswith("List") and isinstance(items, Sequence):
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
         yield from ((("items", index), inner) for index, inner in enumerate(items) if isinstance(inner, Mapping))
     else:
         yield (), document
@@ -172,7 +174,7 @@ def is_patch(manifest: Mapping[str, Any]) -> bool:
 
 def named(manifest: Mapping[str, Any]) -> str:
     """The object as people name it where its namespace does not matter, such as `Deployment web`."""
-    return f"{manifest.get('kind')} {_object(manifest.get('metadata')).get('name') or 'without a name'}"
+    return f"{manifest.get('kind')} {value_at(manifest, 'metadata', 'name') or 'without a name'}"
 
 
 def unread_images(manifest: Mapping[str, Any]) -> str:
@@ -211,18 +213,18 @@ def _image_of(value: object) -> str | None:
 
 def node_of(manifest: Mapping[str, Any]) -> str:
     """The node to which the object is bound; empty for anything but a bound pod."""
-    return str(_object(manifest.get("spec")).get("nodeName") or "") if manifest.get("kind") == "Pod" else ""
+    return str(value_at(manifest, "spec", "nodeName") or "") if manifest.get("kind") == "Pod" else ""
 
 
 def namespace_annotations(documents: Iterable[object]) -> dict[str, dict[str, str]]:
     """The annotations of each Namespace among the documents, by its name."""
-    found = {}
-    for document in documents:
-        if isinstance(document, Mapping) and document.get("kind") == "Namespace":
-            metadata = _object(document.get("metadata"))
-            annotations = _object(metadata.get("annotations"))
-            found[str(metadata.get("name"))] = {key: str(value) for key, value in annotations.items()}
-    return found
+    return {
+        str(value_at(each, "metadata", "name")): {
+            key: str(value) for key, value in map_at(each, "metadata", "annotations").items()
+        }
+        for each in documents
+        if value_at(each, "kind") == "Namespace"
+    }
 
 
 def _group_of(manifest: Mapping[str, Any]) -> str:
@@ -237,14 +239,14 @@ def _templates_of(document: Mapping[str, Any], item: Path) -> Iterator[PodTempla
     kind, api_version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(api_version, str) or is_policy(document):
         return
-    metadata = _object(document.get("metadata"))
+    metadata = map_at(document, "metadata")
     name = str(metadata.get("name") or metadata.get("generateName") or "without a name")
     namespace = str(metadata.get("namespace") or "")
     for path, spec in _mappings(document, ()):
         if _is_pod_spec(path, spec):
             is_bare = path[-1:] != ("spec",)
             whole = _with_image_beside(spec, _group_of(document))
-            template = {} if is_bare else _at(document, path[:-1])
+            template = {} if is_bare else map_at(document, *path[:-1])
             is_template = not is_bare and template.get("kind", "Pod") == "Pod"
             if whole is not spec or is_bare:
                 template = {**template, "spec": whole}
@@ -264,8 +266,7 @@ def _with_image_beside(spec: Mapping[str, Any], group: str) -> Mapping[str, Any]
 def _missing(spec: Mapping[str, Any]) -> Iterator[str]:
     """The names of the containers whose images are not given."""
     for kind in ("containers", "initContainers"):
-        listed = spec.get(kind)
-        for index, each in enumerate(listed[:_MOST_VISITED] if isinstance(listed, list) else ()):
+        for index, each in enumerate(list_at(spec, kind)[:_MOST_VISITED]):
             image = each.get("image") if isinstance(each, Mapping) else 0
             if image is None or (isinstance(image, str) and not is_given(image)):
                 yield str(each.get("name") or f"{kind}[{index}]")
@@ -305,16 +306,14 @@ def _is_laid_over(step: str | int) -> bool:
 
 def _is_pod_spec(path: Path, value: Mapping[str, Any]) -> bool:
     """Whether its containers have images, or stand under `spec` and have names: then their images come later."""
-    containers = value.get("containers")
     keys = ("image", "name") if path[-1:] == ("spec",) else ("image",)
-    return isinstance(containers, list) and any(
-        isinstance(each, Mapping) and any(isinstance(each.get(key), str) for key in keys)
-        for each in containers[:_MOST_VISITED]
+    return any(
+        isinstance(value_at(each, key), str) for each in list_at(value, "containers")[:_MOST_VISITED] for key in keys
     )
 
 
 def _pod_of(template: PodTemplate) -> KubernetesObject:
-    metadata, spec = dict(_object(template.template.get("metadata"))), dict(template.template["spec"])
+    metadata, spec = {**map_at(template.template, "metadata")}, {**template.template["spec"]}
     if template.kind == "Pod":
         spec.pop("nodeName", None)
     else:
@@ -325,16 +324,5 @@ def _pod_of(template: PodTemplate) -> KubernetesObject:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _at(document: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    found: Any = document
-    for step in path:
-        found = found[step]
-    return _object(found)
-
-
 def _shown(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)[1:]
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement
-from extender.kubernetes.documents import JsonObject, copy_of, pruned, value_at
+from extender.kubernetes.documents import JsonObject, copy_of, map_at, pruned, value_at
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
@@ -43,7 +43,7 @@ DAEMON_SET = "DaemonSet"
 _OPERATIONS = msgspec.json.Decoder(list[Operation])
 _ENCODER = msgspec.json.Encoder()
 _IMPOSSIBLE = (AdmissionOutcome.IMPOSSIBLE, AdmissionOutcome.REFUSED)
-_SPEC, _OF_POD = "spec", "/spec/"
+_SPEC, _OF_POD, _ANNOTATIONS = "spec", "/spec/", ("metadata", "annotations")
 
 
 class TemplateOwner(NamedTuple):
@@ -58,9 +58,8 @@ class TemplateOwner(NamedTuple):
 
 def owner_of(document: Mapping[str, object]) -> TemplateOwner:
     """What an object is to its templates."""
-    found = value_at(cast("JsonObject", document), "metadata", "labels")
-    labels = found if isinstance(found, dict) else {}
-    is_managed_elsewhere = value_at(cast("JsonObject", document), "spec", "managedBy") == _MULTI_KUEUE
+    labels = map_at(document, "metadata", "labels")
+    is_managed_elsewhere = value_at(document, "spec", "managedBy") == _MULTI_KUEUE
     return TemplateOwner(bool(labels.get(QUEUE_LABEL)), PREBUILT_LABEL in labels or is_managed_elsewhere)
 
 
@@ -309,13 +308,13 @@ def _runtime(pod: CreatedPod) -> str:
 
 def _with_additions_of(document: JsonObject, stored: JsonObject) -> JsonObject:
     """A copy of the document with the spec of the stored one, and our annotations of it."""
-    metadata = {**cast("JsonObject", document.get("metadata") or {})}
-    annotations = {**cast("JsonObject", metadata.get("annotations") or {})}
-    for key in SERVICE_KEYS:
-        annotations.pop(key, None)
-        if (value := value_at(stored, *ADDED_PATH[:-1], key)) is not None:
-            annotations[key] = value
-    return {**document, "metadata": {**metadata, "annotations": annotations}, _SPEC: stored[_SPEC]}
+    theirs = {key: each for key, each in map_at(document, *_ANNOTATIONS).items() if key not in SERVICE_KEYS}
+    ours = {key: each for key in SERVICE_KEYS if (each := value_at(stored, *_ANNOTATIONS, key)) is not None}
+    return {
+        **document,
+        "metadata": {**map_at(document, "metadata"), "annotations": theirs | ours},
+        _SPEC: stored[_SPEC],
+    }
 
 
 def unknown_images(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> Iterator[str]:
