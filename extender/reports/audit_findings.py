@@ -111,11 +111,7 @@ def _targets_of(given: AuditInput) -> tuple[Platform, ...]:
 
 def wanted_newer(report: Audit) -> list[tuple[str, str]]:
     """The images that block a target, each with the target, as in `with_newer`; those that block most first."""
-    images = sorted(
-        (image for image in report.images if image.lacks),
-        key=lambda image: (*report.heaviest_first(image.blocks), image.reference),
-    )
-    return [(image.reference, platform) for image in images for platform in image.lacks]
+    return [(image.reference, platform) for image in report.blocking_images for platform in image.lacks]
 
 
 def with_newer(report: Audit, newer: Mapping[tuple[str, str], NewerTag]) -> Audit:

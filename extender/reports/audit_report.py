@@ -218,6 +218,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         """Whether pods are the measure, since some workload has pods that request no CPU."""
         return any(each.weight.pods and not each.weight.cpu_cores for each in self.workloads)
 
+    @property
+    def blocking_images(self) -> list[AuditedImage]:
+        """The images that lack a target, what blocks most first: a work plan."""
+        found = [image for image in self.images if image.lacks]
+        return sorted(found, key=lambda each: (*self.heaviest_first(each.blocks), each.reference))
+
     def heaviest_first(self, weight: Weight) -> tuple[float, ...]:
         """What sorts weights by the measure of this report, the heaviest first."""
         of_requests = (-weight.cpu_cores, -weight.memory_bytes)
