@@ -21,12 +21,13 @@ from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodRefer
 from extender.kubernetes.meta_v1 import OwnerReference, PartialObjectMetadata
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import Mode
 from extender.placement.bounds import TOUCHED_BYTES
 from extender.placement.facts import Fit, facts_of, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Mode, is_exempt
+from extender.placement.policy import is_exempt
 from extender.placement.reasons import NAME_CHARACTERS, constraints_of, refusal_text, shorten
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 

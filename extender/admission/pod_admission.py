@@ -24,6 +24,7 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
+from extender.placement.annotations import Mode
 from extender.placement.bounds import POD_BYTES
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
@@ -31,7 +32,6 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.mutation_key import MutationKey, mutation_key
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Mode
 from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
 from extender.placement.restoring import restore
 from extender.resolver.pod_resolver import PodQuestion, PodResolver

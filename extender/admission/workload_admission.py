@@ -23,13 +23,13 @@ from extender.kubernetes.admission_v1 import (
 from extender.kubernetes.documents import list_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
+from extender.placement.annotations import MODE, Mode
 from extender.placement.bounds import OBJECT_BYTES, OBJECT_VALUES, PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
 from extender.placement.facts import facts_of
 from extender.placement.mutation import Mutation
 from extender.placement.node_kinds import NodeKind
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import Operation, pointer
-from extender.placement.policy import MODE, Mode
 from extender.placement.template_problems import Problem, TemplateProblem, too_large
 from extender.placement.templates import (
     ChangedTemplate,

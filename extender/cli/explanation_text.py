@@ -7,8 +7,8 @@ import yaml
 
 from extender.cli.console import Part, print_line, print_rows
 from extender.durations import duration_text
+from extender.placement.annotations import MODE
 from extender.placement.patch import apply
-from extender.placement.policy import MODE
 from extender.placement.scheduling import Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation, Subject

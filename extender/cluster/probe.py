@@ -9,9 +9,9 @@ import msgspec
 
 from extender.cluster.client import ClusterClient, decode_answer
 from extender.kubernetes.documents import JsonObject, value_at
+from extender.placement.annotations import ADDED, MODE, REASON, Mode
 from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
 from extender.placement.nodes import PREFIX
-from extender.placement.policy import ADDED, MODE, REASON, Mode
 
 PROBE_LABELS = {f"{PREFIX}probe": "true"}
 """By which a binding can be for probes alone."""

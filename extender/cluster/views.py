@@ -1,8 +1,8 @@
 """What watches show of the cluster: platforms of nodes, annotations of namespaces, and pods that wait for a node.
 
 Up to 15,000 nodes take little memory; `placement.nodes` decides which platform a node states. Of namespaces only our
-annotations are kept, to which `placement.policy` gives a meaning, and of pending pods nothing: they are watched for a
-few seconds after each call of `look`, and a callback receives them.
+annotations are kept, to which `placement.annotations` gives a meaning, and of pending pods nothing: they are watched
+for a few seconds after each call of `look`, and a callback receives them.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
 from extender.kubernetes.meta_v1 import PartialObjectMetadata
 from extender.metrics import gauge
+from extender.placement.annotations import AUTHORS_KEYS
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
-from extender.placement.policy import NAMESPACE_KEYS
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -141,7 +141,7 @@ class NamespaceView:
         if not metadata.name:
             raise ClusterError("a namespace without a name")
         found = metadata.annotations or {}
-        ours = {key: found[key][:_MOST_CHARACTERS] for key in sorted(NAMESPACE_KEYS & found.keys())}
+        ours = {key: found[key][:_MOST_CHARACTERS] for key in sorted(AUTHORS_KEYS & found.keys())}
         if ours:
             self._annotations[metadata.name] = ours
         else:

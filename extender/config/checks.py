@@ -19,9 +19,10 @@ from extender.images.platform import (
     parse_platform,
     variants_of,
 )
+from extender.placement.annotations import Choice
 from extender.placement.gate import UnknownImages
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
-from extender.placement.policy import Choice, PreferenceBy
+from extender.placement.policy import PreferenceBy
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)

@@ -16,8 +16,9 @@ from extender.config.registry_section import RegistryConfig, Seconds, Section
 from extender.images.platform import ArchitectureName, PlatformName
 from extender.images.stated import ImageRule
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import Choice
 from extender.placement.gate import ImpossiblePods, UnknownImages
-from extender.placement.policy import Choice, PreferenceBy
+from extender.placement.policy import PreferenceBy
 from extender.placement.tolerations import TolerationRule
 
 Boost = Annotated[int, Meta(ge=0, le=10)]

@@ -20,10 +20,10 @@ from extender.kubernetes.core_v1 import (
 )
 from extender.kubernetes.documents import Json, JsonObject, reach, value_at
 from extender.placement.affinity import NO_NODE, Requirements
+from extender.placement.annotations import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.planning import Wanted
-from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 
 DEFAULT_SCHEDULER = "default-scheduler"
 

@@ -11,9 +11,9 @@ import msgspec
 
 from extender.images.content import RETRYABLE, Cause
 from extender.kubernetes.documents import Json, JsonObject, value_at
+from extender.placement.annotations import REASON, UNKNOWN, Choice, Overrides
 from extender.placement.facts import Pending, PodImage, Unknown
 from extender.placement.nodes import PREFIX
-from extender.placement.policy import REASON, UNKNOWN, Choice, Overrides
 
 GATE = f"{PREFIX}platforms"
 """The name of the scheduling gate."""

@@ -22,13 +22,14 @@ from extender.placement.additions import (
     read_record,
     take_back,
 )
+from extender.placement.annotations import REASON, Mode, Overrides
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit, system_asked
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
-from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
+from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import (
     constraints_of,
     held_text,

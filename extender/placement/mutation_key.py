@@ -11,11 +11,11 @@ import msgspec
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.meta_v1 import CreatedMeta, Wire
+from extender.placement.annotations import SERVICE_KEYS, Annotations, Overrides
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATED_LABEL
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import ClusterNodes
-from extender.placement.policy import SERVICE_KEYS, Annotations, Overrides
 
 KEPT_BYTES = 3 * 1024
 """Of a key and its mutation with the names of all fields, about half of which is text: larger ones are not kept.

@@ -25,6 +25,7 @@ from extender.placement.affinity import (
     plan_system,
     right_nodes,
 )
+from extender.placement.annotations import Overrides
 from extender.placement.facts import (
     ImageFact,
     Pending,
@@ -42,7 +43,7 @@ from extender.placement.node_match import (
     open_terms,
 )
 from extender.placement.nodes import ClusterNodes
-from extender.placement.policy import Overrides, Policy, common_platforms, policy_for, preference_for
+from extender.placement.policy import Policy, common_platforms, policy_for, preference_for
 from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable

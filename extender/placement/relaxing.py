@@ -23,6 +23,7 @@ from extender.kubernetes.core_v1 import (
 from extender.kubernetes.documents import Json, JsonObject, copy_of, value_at
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import ADDED_PATH, TERMS_PATH, TOLERATIONS_PATH, prune, read_record
+from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, is_unresolved
 from extender.placement.mutation import read_parts
 from extender.placement.node_match import (
@@ -37,7 +38,7 @@ from extender.placement.node_match import (
 from extender.placement.nodes import ARCHITECTURE, LABELS, NO_NODES
 from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Planner, PodInput
-from extender.placement.policy import Mode, Overrides, Policy
+from extender.placement.policy import Policy
 from extender.placement.reasons import constraints_of, refusal_text
 from extender.placement.templates import DAEMON_SET, TemplateAnswer, TemplateQuestion, Templates, unknown_images
 from extender.placement.tolerations import covers, toleration_text

@@ -12,10 +12,10 @@ import msgspec
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.documents import Json, JsonObject, pruned, value_at
 from extender.placement.additions import ADDED_PATH, read_record, take_back
+from extender.placement.annotations import SERVICE_KEYS
 from extender.placement.gate import is_gated
 from extender.placement.mutation import read_parts, touched_parts
 from extender.placement.patch import Operation, diff
-from extender.placement.policy import SERVICE_KEYS
 
 _TOLERATIONS = "tolerations"
 

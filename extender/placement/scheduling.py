@@ -22,19 +22,10 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
 )
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, Unknown, fit
 from extender.placement.nodes import USUAL, NodePlatforms
-from extender.placement.policy import (
-    Choice,
-    Mode,
-    Overrides,
-    Policy,
-    PreferenceBy,
-    choice_for,
-    is_multi_arch,
-    policy_for,
-    preference_for,
-)
+from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, policy_for, preference_for
 from extender.placement.reasons import Constraint, constraints_of, refusal_text, retry_text, system_text
 
 _Answer = TypeVar("_Answer")

@@ -19,6 +19,7 @@ from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import ADDED, SERVICE_KEYS, Mode, Overrides, overrides_of
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of, is_unresolved
 from extender.placement.gate import GateSettings
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, read_parts, touched_bytes
@@ -27,7 +28,7 @@ from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
 from extender.placement.patch import Operation, apply, diff
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy, overrides_of
+from extender.placement.policy import Policy
 from extender.placement.reasons import shown_reference
 from extender.placement.template_problems import ReviewedTemplate, TemplateProblem, problems_of, too_large
 from extender.placement.tolerations import toleration_text
@@ -150,7 +151,7 @@ class Templates:
         Raises msgspec.ValidationError for a template that no API server would accept.
         """
         pod = read_template(_ENCODER.encode(template.template))
-        overrides = overrides_of(pod, template.namespace, namespace, self._policy)
+        overrides = overrides_of(pod, template.namespace, namespace, self._policy.overrides)
         is_left = self._fixed.skip(pod, overrides) or template.missing
         return TemplateQuestion(pod, overrides, () if is_left else images_of(pod, self._policy.runtime_classes))
 

@@ -23,12 +23,13 @@ from extender.placement.additions import (
     add,
     read_record,
 )
+from extender.placement.annotations import ADDED, PLATFORMS, REASON, Mode, Overrides
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import encode_ungating
 from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner, Wanted
-from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
+from extender.placement.policy import Policy
 from extender.placement.reasons import held_text, left_text, passed_text
 
 

@@ -16,6 +16,7 @@ from extender.kubernetes.documents import JsonObject, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
 from extender.placement.additions import read_record, take_back
+from extender.placement.annotations import ADDED, MODE, REASON, Mode, Overrides
 from extender.placement.facts import (
     Anywhere,
     ImageFact,
@@ -39,7 +40,7 @@ from extender.placement.node_match import (
 )
 from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
 from extender.placement.patch import Operation, apply
-from extender.placement.policy import ADDED, MODE, REASON, Mode, Overrides, Policy, is_exempt
+from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer

@@ -10,6 +10,7 @@ from extender.images.platform import Platform, runs_on
 from extender.kubernetes.core_v1 import CreatedPod, Toleration
 from extender.kubernetes.pod_templates import given_later
 from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.annotations import MODE, Mode, Overrides, read_overrides
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of, fit
 from extender.placement.node_match import (
     NodeDemands,
@@ -22,7 +23,7 @@ from extender.placement.node_match import (
     requirement_text,
 )
 from extender.placement.nodes import platform_of_node
-from extender.placement.policy import MODE, Mode, Overrides, Policy, read_overrides
+from extender.placement.policy import Policy
 from extender.placement.reasons import built_text
 from extender.placement.relaxing import Relaxer
 from extender.placement.webhook_reach import WebhookReach

@@ -17,8 +17,8 @@ from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_o
 from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec, WrittenPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import read_record, take_back
+from extender.placement.annotations import ADDED
 from extender.placement.facts import PodImage, Role, program_mount, role_of
-from extender.placement.policy import ADDED
 from extender.reports.quantities import requested
 from extender.reports.running_containers import RunningContainer, containers_of
 

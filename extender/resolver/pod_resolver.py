@@ -12,8 +12,9 @@ from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Evidence, Failure
 from extender.images.failures import is_under_way
 from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import Mode, Overrides, overrides_of
 from extender.placement.facts import PodImage, images_of
-from extender.placement.policy import Mode, Overrides, Policy, is_exempt, overrides_of
+from extender.placement.policy import Policy, is_exempt
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from extender.turns import UNAUTHENTICATED
@@ -50,7 +51,7 @@ class PodResolver(msgspec.Struct, frozen=True):
 
         The rest is as in `policy.overrides_of`.
         """
-        return overrides_of(pod, namespace, self.namespace_annotations(namespace), self.policy, draw=draw)
+        return overrides_of(pod, namespace, self.namespace_annotations(namespace), self.policy.overrides, draw=draw)
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.

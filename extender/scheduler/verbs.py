@@ -25,9 +25,10 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
+from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Mode, Overrides, Policy, is_exempt
+from extender.placement.policy import Policy, is_exempt
 from extender.placement.scheduling import (
     REMOVED,
     DecidedAnswer,

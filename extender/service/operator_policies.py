@@ -2,10 +2,11 @@
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import RuntimeClass
 from extender.placement.gate import CRITICAL_CLASSES, AfterGate, GateSettings
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Choice, Mode, Overrides, Policy
+from extender.placement.policy import Policy
 
 
 def policy_of(config: Config) -> Policy:

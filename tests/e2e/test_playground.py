@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from extender.placement.policy import REASON
+from extender.placement.annotations import REASON
 from testbed.api_client import ApiClient, connect
 from testbed.binaries import Binaries
 from testbed.nodes.programs import NodePrograms

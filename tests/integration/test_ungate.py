@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from extender.cluster.views import PODS
+from extender.placement.annotations import UNKNOWN
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.placement.policy import UNKNOWN
 from testbed.eventually import eventually
 from testbed.forked_commands import run
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, pod, serve_api, write_kubeconfig

@@ -9,7 +9,7 @@ import pytest
 
 from extender.config.reading import load_config
 from extender.config.tree import settings
-from extender.placement.policy import NAMESPACE_KEYS, POD_KEYS
+from extender.placement.annotations import AUTHORS_KEYS
 from tests.worlds.choices import BY_MODE, DRAWN, FIXED, POD_ANNOTATIONS
 from tests.worlds.numbered import plan_of
 from tests.worlds.plan import AnyEvent, Applied, Mode, NamespaceAnnotated, Plan
@@ -54,7 +54,7 @@ def test_every_word_of_a_setting_is_drawn_or_its_default() -> None:
 
 
 def test_every_annotation_of_authors_occurs(plans: list[Plan]) -> None:
-    assert set(POD_ANNOTATIONS) == POD_KEYS | NAMESPACE_KEYS
+    assert set(POD_ANNOTATIONS) == AUTHORS_KEYS
     of_pods = str([event.manifest for plan in plans for event in plan.events if isinstance(event, Applied)])
     first = [each for plan in plans for namespace in plan.namespaces for each in namespace.annotations.items()]
     events = [event for plan in plans for event in plan.events if isinstance(event, NamespaceAnnotated)]

@@ -14,7 +14,7 @@ import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
 from extender.config.tree import settings
 from extender.metrics import REGISTRY
-from extender.placement.policy import ANNOTATIONS, Writer
+from extender.placement.annotations import ANNOTATIONS
 from testbed.binaries import (
     ACTIONLINT,
     CONTAINERD,
@@ -37,12 +37,6 @@ ABOUT_REGISTRIES = ("registry", "cache")
 ABOUT_PLACEMENT = ("placement",)
 """The sections of the configuration that have tables of their own."""
 
-WRITERS = {
-    Writer.POD: "pod",
-    Writer.NAMESPACE: "namespace",
-    Writer.SERVICE: "the service",
-}
-
 
 def metrics_table() -> str:
     """Every metric of ours with its labels as Markdown, by name."""
@@ -58,8 +52,7 @@ def metrics_table() -> str:
 def annotations_table() -> str:
     """Every annotation as Markdown, in the order of its declaration."""
     rows = [
-        f"| `{annotation.key}` | {', '.join(WRITERS[writer] for writer in annotation.writers)} "
-        f"| {annotation.values} | {annotation.meaning} |"
+        f"| `{annotation.key}` | {annotation.writer} | {annotation.values} | {annotation.meaning} |"
         for annotation in ANNOTATIONS
     ]
     return "\n".join(["| annotation | author | values | meaning |", "|---|---|---|---|", *rows, ""])

@@ -7,8 +7,8 @@ import pytest
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.probe import is_held, is_reviewed, send_probe
 from extender.kubernetes.documents import value_at
+from extender.placement.annotations import ADDED, REASON
 from extender.placement.gate import GATE, GATED, GATED_LABEL
-from extender.placement.policy import ADDED, REASON
 from testbed.chart import POLICIES
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal
 

@@ -10,8 +10,9 @@ from extender.gates.held_pods import HeldPod
 from extender.gates.image_waits import ImageWaits
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import PodReference
+from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
-from extender.placement.policy import Overrides, Policy
+from extender.placement.policy import Policy
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver

@@ -33,9 +33,9 @@ from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.machine import THIS_MACHINE
+from extender.placement.annotations import Overrides
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Overrides
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
 from extender.registry.registry_client import RegistryClient

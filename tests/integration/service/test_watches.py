@@ -9,8 +9,8 @@ import pytest
 from extender.cluster.views import NAMESPACES, NODES, PENDING, PODS, PendingPods
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
+from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
-from extender.placement.policy import Overrides
 from extender.resolver.pod_resolver import PodQuestion
 from extender.service.cluster_view import STALE_SECONDS, ClusterView
 from extender.service.resolving import open_pod_resolver

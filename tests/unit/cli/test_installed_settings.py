@@ -13,7 +13,7 @@ from extender.config.reading import parse_config, read_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
 from extender.placement.affinity import AffinityMode
-from extender.placement.policy import Choice
+from extender.placement.annotations import Choice
 from tests.unit.cli.installed_cluster import APPS, CONFIG_MAP, DEPLOYMENTS, InstalledCluster, deployment
 
 IN_OURS = f"{APPS}/namespaces/ours"

@@ -5,8 +5,8 @@ import pytest
 
 from extender.cluster.views import NamespaceView
 from extender.errors import ClusterError
+from extender.placement.annotations import ADDED, AUTHORS_KEYS, MODE, PREFER
 from extender.placement.nodes import PREFIX
-from extender.placement.policy import ADDED, MODE, NAMESPACE_KEYS, PREFER
 
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:
@@ -21,7 +21,7 @@ def test_only_our_annotations_are_kept_and_of_bounded_size() -> None:
     others = {"example.com/notes": "x" * 1000, "multiarch-extender.io.evil/x": "y", f"{PREFIX}other": "y", ADDED: "1"}
     view.upsert(namespace("a", {MODE: "x" * 200_000, **others}))
     assert view.annotations_of("a") == {MODE: "x" * 128}
-    every = dict.fromkeys(NAMESPACE_KEYS, "x")
+    every = dict.fromkeys(AUTHORS_KEYS, "x")
     view.upsert(namespace("a", every))
     assert view.annotations_of("a") == every
 

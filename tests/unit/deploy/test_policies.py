@@ -4,9 +4,9 @@ import pytest
 import yaml
 
 from extender.cluster.probe import PROBE_LABELS
+from extender.placement.annotations import MODE, REASON, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
-from extender.placement.policy import MODE, REASON, Mode
 from testbed.chart import NAME, POLICIES, objects_of, render
 
 

@@ -7,7 +7,7 @@ from typer.main import get_command
 
 from extender.cli.main import COMMANDS, command_line
 from extender.config.tree import settings
-from extender.placement.policy import ANNOTATIONS
+from extender.placement.annotations import ANNOTATIONS
 from testbed.chart import HelmMissing
 from tools.docs.pages import ALL, PROJECT, page
 from tools.docs.tables import TABLES, split_at_table

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
+from extender.placement.annotations import read_overrides
 from extender.placement.facts import ImageFact, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import read_overrides
 from extender.placement.ungating import Ungating, UngatingPlanner
 from tests.builders import REQUIRED, created, pod
 from tests.unit.placement.mutating import POLICY, settings

@@ -7,12 +7,13 @@ import msgspec
 
 from extender.images.content import Answer, Cause
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import ADDED, Overrides, read_overrides
 from extender.placement.facts import ImageFact, Pending, RuntimeClass, Unknown, facts_of, images_of
 from extender.placement.gate import AfterGate, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, Overrides, Policy, read_overrides
+from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision
 from extender.placement.tolerations import TolerationRule
 from tests.builders import ARCH, REQUIRED, created

@@ -15,12 +15,13 @@ from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import MODE, PREFER, REASON, UNKNOWN, Choice, read_overrides
 from extender.placement.facts import RuntimeClass, facts_of, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, GateSettings, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import MODE, PREFER, REASON, UNKNOWN, Choice, Policy, read_overrides
+from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.templates import TemplateAnswer, Templates
 from extender.placement.ungating import Ungating, UngatingPlanner

@@ -9,9 +9,10 @@ import pytest
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import ExtenderArgs, decode_args, encode_filter_result
+from extender.placement.annotations import Overrides
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Overrides, Policy
+from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, filter_nodes
 from tests.builders import node
 

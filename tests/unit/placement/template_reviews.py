@@ -3,9 +3,9 @@
 import msgspec
 
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
+from extender.placement.annotations import Overrides
 from extender.placement.facts import ImageFact, images_of
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.policy import Overrides
 from extender.placement.templates import (
     ChangedTemplate,
     TemplateAnswer,

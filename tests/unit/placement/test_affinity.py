@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
+from extender.placement.annotations import MODE, PREFER, REASON
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.policy import MODE, PREFER, REASON
 from tests.builders import (
     AMD64,
     ARCH,

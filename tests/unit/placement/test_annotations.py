@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.policy import (
+from extender.placement.annotations import (
     ANNOTATIONS,
     MODE,
     NO_PREFERENCE,
@@ -19,7 +19,6 @@ from extender.placement.policy import (
     Choice,
     Mode,
     Overrides,
-    Policy,
     Writer,
     overrides_of,
     read_overrides,
@@ -83,12 +82,8 @@ def test_every_bad_value_is_reported_and_long_ones_are_cut() -> None:
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda annotation: annotation.key)
 def test_every_annotation_is_read_where_its_authors_write_it(annotation: Annotation) -> None:
     """What the service writes is no override, and nobody overrides by an annotation that is another's to write."""
-    overrides = {
-        Writer.POD: read_overrides({annotation.key: "?!"}, None),
-        Writer.NAMESPACE: read_overrides(None, {annotation.key: "?!"}),
-    }
-    for writer, found in overrides.items():
-        assert (found != Overrides()) is (writer in annotation.writers)
+    for found in (read_overrides({annotation.key: "?!"}, None), read_overrides(None, {annotation.key: "?!"})):
+        assert (found != Overrides()) is (annotation.writer is Writer.AUTHOR)
         assert all(annotation.key in problem for problem in found.problems)
 
 
@@ -116,7 +111,7 @@ def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -
     found = {}
     for index in range(count):
         made, draw = make(index)
-        found[index] = overrides_of(made, namespace, defaults, Policy(), draw=draw)
+        found[index] = overrides_of(made, namespace, defaults, Overrides(), draw=draw)
     assert {each.prefer for each in found.values()} <= {"arm64", NO_PREFERENCE}
     assert all(each.prefer_share is None for each in found.values())
     return {index for index, each in found.items() if each.prefer == "arm64"}
@@ -164,6 +159,6 @@ def test_what_is_no_percentage_is_reported() -> None:
 def test_the_pods_own_share_is_before_its_namespaces() -> None:
     """No preference at all is before either; and a pod with an annotation has no template."""
     own = pod("web-0", "StatefulSet", "web", **{PREFER_SHARE: "100%"})
-    assert overrides_of(own, "shop", {PREFER_SHARE: "0%"}, Policy()).prefer is None
-    none = overrides_of(own, "shop", {PREFER: NO_PREFERENCE}, Policy())
+    assert overrides_of(own, "shop", {PREFER_SHARE: "0%"}, Overrides()).prefer is None
+    none = overrides_of(own, "shop", {PREFER: NO_PREFERENCE}, Overrides())
     assert none.prefer == NO_PREFERENCE

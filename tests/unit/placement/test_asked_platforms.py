@@ -5,9 +5,10 @@ import pytest
 from extender.images.content import Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
+from extender.placement.annotations import Choice
 from extender.placement.facts import Anywhere, PodImage, Role, RunsOn, RuntimeClass, fact_of
 from extender.placement.mutation import AdmissionOutcome
-from extender.placement.policy import Choice, Policy
+from extender.placement.policy import Policy
 from extender.placement.scheduling import Verdict
 from tests.builders import ARCH, OS, Json, expression, index, platforms, pod
 from tests.unit.placement.json_patch import apply

@@ -9,13 +9,14 @@ from extender.images.content import Cause
 from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import pod_templates
 from extender.placement.additions import read_record
+from extender.placement.annotations import ADDED, MODE, REASON
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, images_of
 from extender.placement.gate import GATE
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings, Planner
-from extender.placement.policy import ADDED, MODE, REASON, Policy
+from extender.placement.policy import Policy
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
 from extender.placement.templates import TemplateOwner, Templates
 from extender.placement.ungating import UngatingOutcome

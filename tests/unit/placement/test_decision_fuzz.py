@@ -18,11 +18,11 @@ from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.pod_templates import pod_templates
+from extender.placement.annotations import REASON, Choice, Overrides
 from extender.placement.gate import GATE, GATED_LABEL, ImpossiblePods, UnknownImages
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
-from extender.placement.policy import REASON, Choice, Overrides
 from extender.placement.templates import ChangedTemplate, TemplateOwner, TemplateQuestion
 from tests.builders import ARCH, OS, PREFERRED, REQUIRED, Json, decoded
 from tests.unit.placement.held_pods import check_allowed, merged

@@ -12,11 +12,12 @@ from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.pod_templates import pod_templates
+from extender.placement.annotations import Mode, read_overrides
 from extender.placement.facts import facts_of, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Mode, Policy, read_overrides
+from extender.placement.policy import Policy
 from extender.placement.templates import Templates
 from tests.builders import decoded, index, platforms
 from tests.unit.placement.json_patch import apply

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from extender.images.content import RETRYABLE, Cause
+from extender.placement.annotations import ADDED, MODE, REASON, UNKNOWN
 from extender.placement.facts import ImageFact, Pending, Unknown
 from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, encode_ungating
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
 from extender.placement.ungating import UngatingOutcome
 from tests.builders import AMD64, ARM64, MULTI, PREFERRED, REQUIRED, Json, pod, with_terms
 from tests.unit.placement.held_pods import OTHERS, OURS, held, patch_of, release

@@ -8,10 +8,10 @@ import pytest
 from extender.images.content import LOCAL, Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.nodes import ClusterNodes
-from extender.placement.policy import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, built_for, created, expression, platforms, pod, with_terms
 from tests.unit.placement.json_patch import apply

@@ -8,10 +8,10 @@ import pytest
 
 from extender.kubernetes.documents import JsonObject
 from extender.placement.additions import NOTHING, read_record, take_back
+from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.nodes import ClusterNodes
-from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
 from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, expression, platforms, pod, with_terms
 from tests.unit.placement.mutating import (
     ARM_TOLERATION,

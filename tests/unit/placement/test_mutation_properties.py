@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from extender.images.content import RETRYABLE, Cause
 from extender.images.platform import parse_platform
 from extender.placement.additions import read_record, take_back
+from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.builders import ARCH, OS, PREFERRED, REQUIRED, built_for, created
 from tests.unit.placement.json_patch import apply

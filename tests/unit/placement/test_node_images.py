@@ -9,10 +9,11 @@ from extender.images.content import RETRYABLE, UNANSWERED, Cause, Content, Failu
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import decode_args
+from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import PodImage, Unknown, facts_of
 from extender.placement.node_images import NodeImages
 from extender.placement.nodes import NodePlatforms
-from extender.placement.policy import Choice, Overrides, Policy
+from extender.placement.policy import Policy
 from extender.placement.scheduling import DecidedAnswer, Decision, Verdict, filter_nodes
 from tests.builders import index
 

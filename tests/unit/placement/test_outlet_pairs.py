@@ -16,10 +16,11 @@ import pytest
 from extender.images.content import Evidence
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.placement.affinity import right_nodes
+from extender.placement.annotations import Mode
 from extender.placement.facts import Pending, Unknown, known_platforms
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import Rule, demands_of, obstacles
-from extender.placement.policy import Mode, is_exempt
+from extender.placement.policy import is_exempt
 from extender.placement.ungating import UngatingOutcome
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer

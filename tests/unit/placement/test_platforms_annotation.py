@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from extender.placement.annotations import ADDED, MODE, PLATFORMS, REASON
 from extender.placement.facts import Anywhere, ImageFact
-from extender.placement.policy import ADDED, MODE, PLATFORMS, REASON
 from tests.builders import AMD64, ARM64, MULTI, built_for, pod
 from tests.unit.placement.held_pods import held, patch_of, release
 from tests.unit.placement.mutating import COLD, DENIED, NEVER_PULLED, after, mutate, settings

@@ -15,12 +15,12 @@ from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, SchedulingSpec, Taint
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import Anywhere, Fit, ImageFact, Unknown, fit, images_of
 from extender.placement.node_match import demands_in, obstacles
 from extender.placement.nodes import NO_NODES, USUAL, platform_of_node
 from extender.placement.patch import apply
 from extender.placement.planning import Planner, PodInput
-from extender.placement.policy import ADDED, Overrides
 from extender.placement.relaxing import Relaxation, Relaxer
 from extender.placement.templates import TemplateAnswer
 from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, built_for, created, decoded, expression, node, with_terms

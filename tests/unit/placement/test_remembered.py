@@ -14,12 +14,13 @@ import pytest
 from extender.images.content import Content
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.extender_v1 import ExtenderArgs, decode_args, decode_preemption_args, encode_filter_result
+from extender.placement.annotations import ADDED, REASON, Choice, Overrides
 from extender.placement.facts import MOST_IMAGES, Anywhere, PodImage
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.mutation_key import KEPT_BYTES, MutationKey, mutation_key
 from extender.placement.nodes import NO_NODES, USUAL_NODES, NodePlatforms, list_nodes
-from extender.placement.policy import ADDED, REASON, Choice, Overrides, Policy
+from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, filter_nodes, preempt_nodes, prioritize_nodes
 from extender.scheduler.verbs import KnownPod
 from extender.tables import remembered

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.placement.annotations import ADDED, PLATFORMS, REASON
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.placement.policy import ADDED, PLATFORMS, REASON
 from extender.placement.restoring import restore
 from tests.builders import AMD64, ARCH, MULTI, PREFERRED, REQUIRED, Json, created, expression, pod, with_terms
 from tests.unit.placement.json_patch import apply

@@ -18,8 +18,9 @@ from extender.kubernetes.extender_v1 import (
     encode_preemption_result,
     encode_priorities,
 )
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, fact_of
-from extender.placement.policy import Choice, Mode, Overrides, Policy, PreferenceBy
+from extender.placement.policy import Policy, PreferenceBy
 from extender.placement.scheduling import REFUSED, Verdict, filter_nodes, is_unsettled, preempt_nodes, prioritize_nodes
 from tests.builders import AMD64, ARM64, MULTI, built_for, platforms
 from tests.unit.placement.mutating import COLD, DENIED, NEVER_PULLED

@@ -17,9 +17,10 @@ from extender.kubernetes.extender_v1 import (
     decode_preemption_args,
     encode_priorities,
 )
+from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.nodes import NodePlatforms
-from extender.placement.policy import Choice, Overrides, Policy, PreferenceBy
+from extender.placement.policy import Policy, PreferenceBy
 from extender.placement.reasons import blame
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
 from tests.unit.placement.scheduler_requests import NAMES, NODES, ask

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from extender.kubernetes.core_v1 import CreatedPod, Pod
+from extender.placement.annotations import ADDED, NO_PREFERENCE, PREFER, PREFER_SHARE, overrides_of
 from extender.placement.facts import images_of
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes
-from extender.placement.policy import ADDED, NO_PREFERENCE, PREFER, PREFER_SHARE, Policy, overrides_of
+from extender.placement.policy import Policy
 from tests.builders import MULTI, PREFERRED, decoded, platforms, pod
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import settings
@@ -23,14 +24,14 @@ CLUSTER = ClusterNodes(platforms("linux/amd64", "linux/arm64"))
 
 def reviewed(document: Any, mode: str, draw: str, namespace: Mapping[str, str]) -> Any:
     created = decoded(document, CreatedPod)
-    overrides = overrides_of(created, "shop", namespace, POLICY, draw=draw)
+    overrides = overrides_of(created, "shop", namespace, POLICY.overrides, draw=draw)
     mutation = Mutator(POLICY, settings(mode)).mutate(created, images_of(created), [MULTI], overrides, CLUSTER)
     return apply(document, mutation.patch)
 
 
 def is_preferring(document: Any, namespace: Mapping[str, str]) -> bool:
     """What the verbs make of the stored pod."""
-    return overrides_of(decoded(document, Pod), "shop", namespace, POLICY).prefer != NO_PREFERENCE
+    return overrides_of(decoded(document, Pod), "shop", namespace, POLICY.overrides).prefer != NO_PREFERENCE
 
 
 @pytest.mark.parametrize("mode", ["preferred", "both", "required", "none"])

@@ -15,13 +15,14 @@ from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import Additions
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import ADDED, MODE
 from extender.placement.facts import ImageFact, PodImage, Unknown
 from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import NodeDemands
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import ADDED, MODE, Policy
+from extender.placement.policy import Policy
 from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
 from extender.placement.templates import (
     PREBUILT_LABEL,

@@ -12,9 +12,10 @@ from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.apps_v1 import LabelSelector
 from extender.kubernetes.core_v1 import NodeMeta, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
+from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import RuntimeClass
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Mode, Overrides, Policy
+from extender.placement.policy import Policy
 from extender.placement.tolerations import TolerationRule
 from extender.placement.webhook_reach import CalledFor, WebhookReach
 from extender.reports.audit_findings import (

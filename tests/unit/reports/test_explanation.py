@@ -10,12 +10,13 @@ from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import REASON, Mode, read_overrides
 from extender.placement.facts import facts_of, images_of
 from extender.placement.gate import GateSettings, UnknownImages
 from extender.placement.mutation import Mutator
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import REASON, Mode, Policy, read_overrides
+from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes
