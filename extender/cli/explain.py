@@ -45,7 +45,7 @@ from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports import explanation
 from extender.reports.audit_report import RunAnswer
-from extender.reports.explanation import Explanation, PodEvidence, Subject
+from extender.reports.explanation import Explanation, Subject
 from extender.reports.running_containers import PlatformFault, containers_of, fault_of, other_name
 from extender.reports.workload_reports import FINISHED, uses_of
 from extender.resolver.image_cache import ImageQuery
@@ -190,9 +190,10 @@ async def _explain(
     overrides = pod_resolver.overrides_of(pod, subject.namespace)
     question = pod_resolver.question(pod, subject.namespace, overrides, may_read=True)
     await pod_resolver.resolve(question, LOOKUP_SECONDS, revalidate=True)
-    found = PodEvidence(images=question.images, evidence=pod_resolver.evidence(question), overrides=question.overrides)
-    mutator = Mutator(pod_resolver.policy, admission_settings_of(settings))
-    explained = explanation.explain(subject, found, pod_resolver.policy, mutator, nodes, is_reviewed=is_reviewed)
+    evidence = dict(zip(question.images, pod_resolver.evidence(question), strict=True))
+    policy = pod_resolver.policy
+    mutator = Mutator(policy, admission_settings_of(settings))
+    explained = explanation.explain(subject, evidence, overrides, policy, mutator, nodes, is_reviewed=is_reviewed)
     if explained.skipped or not subject.is_created:
         return explained
     faults = await _faults(subject, question.keyring, pod_resolver, nodes)

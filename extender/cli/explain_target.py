@@ -9,7 +9,7 @@ from extender.cli.manifest_files import Manifests
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pull_secrets, kind_named
 from extender.errors import ClusterError, ConfigError
-from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.core_v1 import CreatedPod, LocalObjectReference
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import PodStatus, WrittenPod
 from extender.kubernetes.type_problems import decode_written
@@ -114,8 +114,8 @@ async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject
     except ClusterRefused as exc:
         print_problem(f"not read: pull secrets of ServiceAccount {subject.namespace}/{account}: {exc}")
         return subject
-    if not found:
+    if not found or subject.pod.spec is None:
         return subject
-    document = {**subject.document, "spec": {**spec, "imagePullSecrets": [{"name": each} for each in found]}}
-    pod = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
-    return msgspec.structs.replace(subject, document=document, pod=pod)
+    secrets = tuple(map(LocalObjectReference, found))
+    given = msgspec.structs.replace(subject.pod.spec, image_pull_secrets=secrets)
+    return msgspec.structs.replace(subject, pod=msgspec.structs.replace(subject.pod, spec=given))

@@ -4,15 +4,22 @@ The decision, its words and the webhook's patch come from `placement`. This file
 kube-scheduler itself asks of nodes.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from extender.images.content import Cause, Evidence, is_by_operator
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, NodeMeta, NodeSystemInfo, PodSchedulingGate
-from extender.kubernetes.documents import JsonObject, value_at
+from extender.kubernetes.core_v1 import (
+    CreatedPod,
+    CreatedSpec,
+    NodeMeta,
+    NodeSystemInfo,
+    PodSchedulingGate,
+    SchedulingSpec,
+)
+from extender.kubernetes.documents import Json, JsonObject, copy_of, map_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
 from extender.placement.additions import read_record, take_back
@@ -33,7 +40,7 @@ from extender.placement.node_match import (
     Obstacle,
     Rule,
     as_daemon_pods,
-    demands_of,
+    demands_in,
     hard_taints,
     obstacles,
     taint_text,
@@ -45,7 +52,7 @@ from extender.placement.reasons import platforms_text, retry_text, shown_referen
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.running_containers import PlatformFault
-from extender.reports.workload_reports import ImageUse, uses_of
+from extender.reports.workload_reports import uses_of
 
 SCHEMA = f"{PREFIX}explanation/v1"
 _NAMES = 5  # of the nodes of one kind that are named
@@ -82,16 +89,21 @@ class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     platform: str
     nodes: int
-    names: list[str]
+    names: tuple[str, ...]
     answer: RunAnswer
     images: RunAnswer
     verdict: Verdict
     words: str
-    lacking: list[str]
-    obstacles: list[Obstacle]
-    taints: list[str]
+    lacking: tuple[str, ...]
+    obstacles: tuple[Obstacle, ...]
+    taints: tuple[str, ...]
     score: int
     is_assumed: bool = False
+
+    def of(self, names: Sequence[str]) -> "ExplainedNodes":
+        """The same of the nodes of these names, which are empty for nodes of no cluster."""
+        shown = tuple(filter(None, sorted(names)))[:_NAMES]
+        return msgspec.structs.replace(self, nodes=len(names), names=shown, is_assumed=not shown)
 
 
 class ExplainedWebhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,22 +168,22 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     status: PodStatus | None = None
     defaults: Mapping[str, str] | None = None
 
+    def demands(self, document: Json) -> NodeDemands:
+        """What its pods ask of their nodes if they are as the document."""
+        demands = demands_in(msgspec.convert(map_at(document, "spec"), SchedulingSpec))
+        if self.kind == "DaemonSet":
+            return as_daemon_pods(demands, host_network=value_at(document, "spec", "hostNetwork") is True)
+        return demands
+
     def __str__(self) -> str:
         """The object as people name it."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decision about a pod depends on: its images, in pod order, what is known of each, and the overrides."""
-
-    images: tuple[PodImage, ...]
-    evidence: Sequence[Evidence]
-    overrides: Overrides
-
-
 def explain(
     subject: Subject,
-    found: PodEvidence,
+    evidence: Mapping[PodImage, Evidence],
+    overrides: Overrides,
     policy: Policy,
     mutator: Mutator,
     nodes: Sequence[ReportedNode],
@@ -181,33 +193,44 @@ def explain(
 ) -> Explanation:
     """The explanation by the cluster's nodes, or the usual ones if it has none. O(nodes).
 
-    A pod that is yet to be created is judged as the webhook would have it, if there is one (`is_reviewed`). `cluster`
-    has the nodes if there are more than these.
+    `evidence` has what is known of each image, in pod order. A pod that is yet to be created is judged as the webhook
+    would have it, if there is one (`is_reviewed`). `cluster` has the nodes if there are more than these.
     """
-    pod, images, overrides = subject.pod, found.images, found.overrides
-    facts = facts_of(images, [each.answer for each in found.evidence], may_be_pending=True)
+    pod, images = subject.pod, tuple(evidence)
+    facts = facts_of(images, [each.answer for each in evidence.values()], may_be_pending=True)
+    known = dict(zip(images, facts, strict=True))
     decision = Decision(images, facts, policy, overrides)
     mutation = mutator.skip(pod, overrides) or mutator.mutate(
         pod, images, facts, overrides, cluster or cluster_nodes(nodes), may_hold=True
     )
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
-    annotation = mutation.reason if patch and not mutation.would_be else ""
-    uses = list(uses_of(pod.spec or CreatedSpec()))
-    explanation = Explanation(
+    annotation = (mutation.reason if patch and not mutation.would_be else "") or annotations.get(REASON, "")
+    skipped = _why_skipped(pod, policy, overrides)
+    is_patched = bool(patch) and is_reviewed and not subject.is_created
+    demands = subject.demands(apply(subject.document, patch) if is_patched else subject.document)
+    # Nobody can change what is recorded as ours but the images' authors.
+    authors = msgspec.structs.replace(subject.demands(_as_written(subject.document)), tolerations=demands.tolerations)
+    explained_images = list(_images(pod, known, evidence))
+    kinds: dict[ExplainedNodes, list[str]] = {}
+    for node in nodes or usual_nodes():
+        kind = _kind_of(node, demands, authors, None if skipped else decision, known, annotation)
+        kinds.setdefault(kind, []).append(name_of_node(node))
+    explained_nodes = sorted(
+        (kind.of(names) for kind, names in kinds.items()),
+        key=lambda kind: (kind.platform, kind.obstacles, kind.taints, kind.words),
+    )
+    return Explanation(
         schema=SCHEMA,
         kind=subject.kind,
         name=subject.name,
         namespace=subject.namespace,
         mode=overrides.mode,
-        skipped=_why_skipped(pod, policy, overrides),
-        images=[
-            _image(image, fact, evidence, uses)
-            for image, fact, evidence in zip(images, facts, found.evidence, strict=True)
-        ],
+        skipped=skipped,
+        images=explained_images,
         refusal=decision.refusal,
         retry=retry_text(decision.retried),
-        annotation=annotation or annotations.get(REASON, ""),
+        annotation=annotation,
         added=annotations.get(ADDED, ""),
         webhook=ExplainedWebhook(
             outcome=mutation.outcome.replace("_", " "),
@@ -217,20 +240,10 @@ def explain(
         ),
         problems=list(overrides.problems),
         node_name=subject.node_name,
-        nodes=[],
-        remedies=[],
+        nodes=explained_nodes,
+        remedies=list(dict.fromkeys(_remedies(explained_images, explained_nodes, authors))),
         gates=_gates(pod.spec),
     )
-    is_patched = bool(patch) and is_reviewed and not subject.is_created
-    spec = (_patched(subject.document, patch) if is_patched else pod.spec) or CreatedSpec()
-    demands = demands_of(spec)
-    if subject.kind == "DaemonSet":
-        demands = as_daemon_pods(demands, host_network=spec.host_network is True)
-    authors = msgspec.structs.replace(_authors_demands(subject.document), tolerations=demands.tolerations)
-    judged = _Judged(explanation, decision, tuple(zip(images, facts, strict=True)), policy.compatibility)
-    kinds = [judged.kind(*each, is_assumed=not nodes) for each in _grouped(nodes or usual_nodes(), demands, authors)]
-    remedies = list(dict.fromkeys(_remedies(explanation.images, kinds, authors)))
-    return msgspec.structs.replace(explanation, nodes=kinds, remedies=remedies)
 
 
 def usual_nodes() -> list[ReportedNode]:
@@ -251,79 +264,55 @@ def cluster_nodes(nodes: Sequence[ReportedNode]) -> ClusterNodes:
     return ClusterNodes(frozenset(filter(None, map(platform_of_node, nodes))))
 
 
-def _patched(document: KubernetesObject, patch: Sequence[Operation]) -> CreatedSpec | None:
-    return msgspec.json.decode(msgspec.json.encode(apply(document, patch)), type=CreatedPod).spec
+def _as_written(document: KubernetesObject) -> JsonObject:
+    """The pod without what is recorded as ours."""
+    copied = {key: copy_of(each) for key, each in document.items()}
+    take_back(copied, read_record(value_at(copied, "metadata", "annotations", ADDED)), (), "")
+    return copied
 
 
-def _authors_demands(document: KubernetesObject) -> NodeDemands:
-    """What the pod asks of its node without what is recorded as ours: nobody can change that but the images."""
-    copy: JsonObject = msgspec.json.decode(msgspec.json.encode(document))
-    take_back(copy, read_record(value_at(copy, "metadata", "annotations", ADDED)), (), "")
-    return demands_of(msgspec.json.decode(msgspec.json.encode(copy), type=CreatedPod).spec or CreatedSpec())
+def _kind_of(
+    node: ReportedNode,
+    demands: NodeDemands,
+    authors: NodeDemands,
+    decision: Decision | None,
+    known: Mapping[PodImage, ImageFact],
+    annotation: str,
+) -> ExplainedNodes:
+    """What is said of nodes like this one, as yet without any; `decision` is None if none is made about the pod."""
+    platform, unmet = platform_of_node(node), obstacles(demands, node)
+    verdict = decision.verdict(platform) if decision else Verdict.PASSED
+    images = _answer(verdict) if decision else RunAnswer.YES
+    is_selected = not any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in unmet)
+    return ExplainedNodes(
+        platform=str(platform) if platform else "",
+        nodes=0,
+        names=(),
+        answer=RunAnswer.NO if unmet else images,
+        images=images,
+        verdict=verdict,
+        words=_words(verdict, decision, "" if is_selected else annotation),
+        lacking=tuple(_lacking(known, platform, decision.policy.compatibility)) if platform and decision else (),
+        obstacles=obstacles(authors, node),
+        taints=tuple(map(taint_text, hard_taints(node))),
+        score=decision.score(platform) if decision else 0,
+    )
 
 
-class _Group(NamedTuple):
-    """Nodes of one platform with the same taints, and what of them the pod does not meet: in all, and its author's."""
-
-    platform: Platform | None
-    unmet: tuple[Obstacle, ...]
-    obstacles: tuple[Obstacle, ...]
-    taints: tuple[str, ...]
-
-
-def _grouped(
-    nodes: Sequence[ReportedNode], demands: NodeDemands, authors: NodeDemands
-) -> list[tuple[_Group, list[str]]]:
-    """The groups of nodes, each with their names in order."""
-    found: dict[_Group, list[str]] = {}
-    for node in nodes:
-        taints = tuple(taint_text(taint) for taint in hard_taints(node))
-        group = _Group(platform_of_node(node), obstacles(demands, node), obstacles(authors, node), taints)
-        found.setdefault(group, []).append(name_of_node(node))
-    shown = sorted(found.items(), key=lambda item: (str(item[0].platform or ""), *item[0][1:]))
-    return [(group, sorted(names)) for group, names in shown]
+def _words(verdict: Verdict, decision: Decision | None, annotation: str) -> str:
+    """Those of the annotation where it is about these nodes, or those of kube-scheduler's event."""
+    if annotation or decision is None:
+        return annotation
+    if verdict is Verdict.RETRY:
+        return retry_text(decision.retried)
+    return decision.refusal if verdict in REFUSED else ""
 
 
-class _Judged(NamedTuple):
-    """What is decided about a pod, by which its nodes are judged."""
-
-    explanation: Explanation
-    decision: Decision
-    facts: Sequence[tuple[PodImage, ImageFact]]
-    compatibility: Compatibility
-
-    def kind(self, group: _Group, names: Sequence[str], *, is_assumed: bool) -> ExplainedNodes:
-        """What is said of a group of nodes."""
-        platform = group.platform
-        verdict = self.decision.verdict(platform) if platform else Verdict.UNSTATED
-        images = _answer(verdict)
-        if self.explanation.skipped:
-            verdict, images = Verdict.PASSED, RunAnswer.YES
-        words = self.explanation.refusal if verdict in REFUSED else ""
-        if verdict is Verdict.RETRY:
-            words = self.explanation.retry
-        if any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in group.unmet) and self.explanation.annotation:
-            words = self.explanation.annotation
-        return ExplainedNodes(
-            platform=str(platform) if platform else "",
-            nodes=len(names),
-            names=[name for name in names[:_NAMES] if name],
-            answer=RunAnswer.NO if group.unmet else images,
-            images=images,
-            verdict=verdict,
-            words=words,
-            lacking=list(self._lacking(platform)) if platform and not self.explanation.skipped else [],
-            obstacles=list(group.obstacles),
-            taints=list(group.taints),
-            score=self.decision.score(platform) if platform and not self.explanation.skipped else 0,
-            is_assumed=is_assumed,
-        )
-
-    def _lacking(self, platform: Platform) -> Iterator[str]:
-        for image, fact in self.facts:
-            is_other = isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, self.compatibility)
-            if is_other and image.runtime is None:
-                yield image.reference
+def _lacking(known: Mapping[PodImage, ImageFact], platform: Platform, compatibility: Compatibility) -> Iterator[str]:
+    for image, fact in known.items():
+        is_other = isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, compatibility)
+        if is_other and image.runtime is None:
+            yield image.reference
 
 
 _GATES = msgspec.json.Decoder(list[PodSchedulingGate] | None)
@@ -344,25 +333,37 @@ def _why_skipped(pod: CreatedPod, policy: Policy, overrides: Overrides) -> str:
     return ""
 
 
-def _image(image: PodImage, fact: ImageFact, evidence: Evidence, uses: Sequence[ImageUse]) -> ExplainedImage:
-    return ExplainedImage(
-        reference=image.reference,
-        used_by=[f"{use.used_as} {use.name}" for use in uses if _is_of(use.image, image)],
-        state=_state(fact),
-        platforms=[str(platform) for platform in sorted(fact.platforms)] if isinstance(fact, RunsOn) else None,
-        cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
-        detail=fact.detail if isinstance(fact, Pending | Unknown) else _why_anywhere(image, fact),
-        digest=evidence.digest,
-        credential=evidence.credential,
-        age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
-        is_fresh=evidence.is_fresh,
-        by_operator=is_by_operator(evidence.answer),
-    )
+def _images(
+    pod: CreatedPod, known: Mapping[PodImage, ImageFact], evidence: Mapping[PodImage, Evidence]
+) -> Iterator[ExplainedImage]:
+    used_by = defaultdict[tuple[str, Role, str], list[str]](list)
+    for use in uses_of(pod.spec or CreatedSpec()):
+        used_by[_use_of(use.image)].append(f"{use.used_as} {use.name}")
+    for image, fact in known.items():
+        found = evidence[image]
+        yield ExplainedImage(
+            reference=image.reference,
+            used_by=used_by[_use_of(image)],
+            state=_STATES[type(fact)],
+            platforms=[str(platform) for platform in sorted(fact.platforms)] if isinstance(fact, RunsOn) else None,
+            cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
+            detail=fact.detail if isinstance(fact, Pending | Unknown) else _why_anywhere(image, fact),
+            digest=found.digest,
+            credential=found.credential,
+            age_seconds=None if found.age_seconds is None else round(found.age_seconds, 1),
+            is_fresh=found.is_fresh,
+            by_operator=is_by_operator(found.answer),
+        )
 
 
-def _is_of(used: PodImage, image: PodImage) -> bool:
-    """Whether a use is of the image, whatever RuntimeClass runs it."""
-    return msgspec.structs.replace(image, runtime=None) == used
+def _use_of(image: PodImage) -> tuple[str, Role, str]:
+    """What a container or volume says of its image; the rest the pod says."""
+    return image.reference, image.role, image.pull_policy
+
+
+_STATES: Mapping[type[ImageFact], str] = {
+    RunsOn: "known", Anywhere: "anywhere", Pending: "pending", Unknown: "unknown",
+}  # fmt: skip
 
 
 def _why_anywhere(image: PodImage, fact: ImageFact) -> str:
@@ -370,18 +371,6 @@ def _why_anywhere(image: PodImage, fact: ImageFact) -> str:
         return f"RuntimeClass {image.runtime.name} runs {platforms_text(image.runtime.platforms)}"
     is_data = image.role is Role.DATA and isinstance(fact, Anywhere)
     return "its program comes from a volume" if is_data else ""
-
-
-def _state(fact: ImageFact) -> str:
-    match fact:
-        case RunsOn():
-            return "known"
-        case Anywhere():
-            return "anywhere"
-        case Pending():
-            return "pending"
-        case Unknown():
-            return "unknown"
 
 
 def _answer(verdict: Verdict) -> RunAnswer:

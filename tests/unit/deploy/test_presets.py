@@ -12,7 +12,7 @@ from extender.images.manifest import Kind
 from extender.placement.facts import images_of
 from extender.placement.mutation import Mutator
 from extender.placement.scheduling import Decision
-from extender.reports.explanation import PodEvidence, Subject, explain
+from extender.reports.explanation import Subject, explain
 from extender.service.operator_policies import admission_settings_of, policy_of
 from testbed.chart import CHART, objects_of, render
 from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, created, pod
@@ -96,11 +96,8 @@ def test_explain_shows_no_change_for_a_pod_that_the_webhook_has_just_patched(con
         stored = after(pod(), content, admission=admission, policy=policy)
         decoded = created(stored)
         answer = Content(Kind.INDEX, content.platforms, states_platforms=True)
-        found = PodEvidence(
-            images=images_of(decoded),
-            evidence=[Evidence(answer=answer, digest="", credential="", age_seconds=0.0, is_fresh=True)],
-            overrides=policy.overrides,
-        )
+        known = Evidence(answer=answer, digest="", credential="", age_seconds=0.0, is_fresh=True)
+        found = dict.fromkeys(images_of(decoded), known)
         subject = Subject(kind="Pod", name="p", namespace="shop", document=stored, pod=decoded, is_created=True)
-        told = explain(subject, found, policy, Mutator(policy, admission), [])
+        told = explain(subject, found, policy.overrides, policy, Mutator(policy, admission), [])
         assert (told.webhook.patch, told.webhook.outcome) == ([], "unchanged")

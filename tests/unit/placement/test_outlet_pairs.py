@@ -24,7 +24,7 @@ from extender.placement.policy import is_exempt
 from extender.placement.ungating import UngatingOutcome
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
-from extender.reports.explanation import PodEvidence, Subject, explain
+from extender.reports.explanation import Subject, explain
 from extender.reports.workload_reports import WorkloadCollector
 from tests.builders import Json, decoded
 from tests.unit.placement.held_pods import merged
@@ -88,17 +88,20 @@ class Sayings(Outlets):
         return self._unless_narrowed(self._unless_unlabelled(self._own(spec)))
 
     def explain(self) -> Answers:
-        evidence = [
-            Evidence(answer=self.case.answers[it.reference], digest="", credential="", age_seconds=0.0, is_fresh=True)
+        evidence = {
+            it: Evidence(
+                answer=self.case.answers[it.reference], digest="", credential="", age_seconds=0.0, is_fresh=True
+            )
             for it in self.images
-        ]
-        found = PodEvidence(images=self.images, evidence=evidence, overrides=self.overrides)
+        }
         pod = decoded(self.case.pod, CreatedPod)
         subject = Subject(kind="Pod", name="p", namespace="shop", document=self.case.pod, pod=pod, is_created=True)
         said: dict[str, bool | None] = {}
         for name, node in self.nodes.items():
             mutator = self.case.settings.mutator
-            [kind] = explain(subject, found, self.policy, mutator, [node], cluster=self.cluster).nodes
+            [kind] = explain(
+                subject, evidence, self.overrides, self.policy, mutator, [node], cluster=self.cluster
+            ).nodes
             words = any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in kind.obstacles)
             said[name] = False if words else _IMAGES[kind.images]
         return self._unless_observed(self._unless_assumed(said))

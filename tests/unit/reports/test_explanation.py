@@ -19,7 +19,7 @@ from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
-from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes
+from extender.reports.explanation import Explanation, Subject, explain, usual_nodes
 from tests import builders
 from tests.builders import created, decoded, index, pod
 from tests.unit.placement.mutating import POLICY, settings
@@ -49,8 +49,8 @@ def told(
         for answer in answers
     ]
     subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=pod, is_created=is_created)
-    found = PodEvidence(images=images_of(pod), evidence=evidence, overrides=overrides)
-    return explain(subject, found, policy, Mutator(policy, admission or settings()), nodes)
+    found = dict(zip(images_of(pod), evidence, strict=True))
+    return explain(subject, found, overrides, policy, Mutator(policy, admission or settings()), nodes)
 
 
 def answers_of(said: Explanation) -> dict[str, RunAnswer]:
@@ -80,6 +80,12 @@ def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
     assert (first.used_by, first.state, first.platforms) == (["container c0", "sidecar s"], "known", [AMD64])
     assert (first.credential, first.age_seconds, first.is_fresh) == ("anonymous", 3.1, True)
     assert (second.used_by, second.state, second.platforms) == (["image volume v"], "anywhere", None)
+
+
+@pytest.mark.parametrize("spec", [{"os": {"name": "linux"}}, {"runtimeClassName": "gvisor"}], ids=["os", "handler"])
+def test_an_image_is_shown_with_its_users_whatever_its_pod_says_of_all_images(spec: dict[str, Any]) -> None:
+    [image] = told(pod(**spec), index(AMD64)).images
+    assert image.used_by == ["container c0"]
 
 
 def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
@@ -138,9 +144,9 @@ def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
     nodes = [node("a", "arm64", ARM_TAINT), node("b", "arm64", ARM_TAINT), node("c", "arm64"), node("d", "amd64")]
     said = told(pod(), index(AMD64, ARM64), nodes=nodes)
     assert [(each.platform, each.names, each.answer, each.score) for each in said.nodes] == [
-        (AMD64, ["d"], RunAnswer.YES, 0),
-        (ARM64, ["c"], RunAnswer.YES, 10),
-        (ARM64, ["a", "b"], RunAnswer.NO, 10),
+        (AMD64, ("d",), RunAnswer.YES, 0),
+        (ARM64, ("c",), RunAnswer.YES, 10),
+        (ARM64, ("a", "b"), RunAnswer.NO, 10),
     ]
     assert said.nodes[2].images is RunAnswer.YES
     assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said
@@ -151,7 +157,7 @@ def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
     nodes = [node("a", "arm64", ARM_TAINT)]
     said = told(pod(), index(AMD64, ARM64), nodes=nodes, is_created=False)
     assert answers_of(said) == {ARM64: RunAnswer.YES}
-    assert said.nodes[0].taints == ["kubernetes.io/arch=arm64:NoSchedule"]
+    assert said.nodes[0].taints == ("kubernetes.io/arch=arm64:NoSchedule",)
     assert any(operation.path.startswith("/spec/tolerations") for operation in said.webhook.patch)
 
 
@@ -159,7 +165,7 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     said = told(pod(), index(AMD64), admission=settings("required"), is_created=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
-    assert (arm64.answer, arm64.obstacles) == (RunAnswer.NO, [])
+    assert (arm64.answer, arm64.obstacles) == (RunAnswer.NO, ())
     assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
     live = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
     said = told(live, index(AMD64, ARM64))  # its images have changed since
