@@ -154,7 +154,7 @@ class AdmissionConfig(Section, frozen=True):
         UnknownImages,
         Meta(
             description="When an image is not known in time: `pass` admits the pod by what is known of the others, "
-            "`gate` holds it, `assume` takes the image to run on `scheduler.assume`."
+            "`gate` holds it, `assume` takes the image to run on `scheduler.assume` if that leaves the pod a node."
         ),
     ] = UnknownImages.PASS
     impossible: Annotated[

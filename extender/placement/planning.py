@@ -164,8 +164,11 @@ class Planner:
     def _plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool) -> Wanted:
         demands = demands_in(own)
         if any(map(is_unresolved, pod.facts)):
-            held, assumed, passed = self._divide(pod, expired=expired)
+            held, assumed, passed = self._divide(pod, expired=expired, can_assume=bool(self._assumed_platforms(pod)))
             wanted = self._plan_required(pod, demands, assumed)
+            if wanted.impossible and assumed:  # node affinity is for ever, and what is assumed may be wrong
+                held, assumed, passed = self._divide(pod, expired=expired, can_assume=False)
+                wanted = self._plan_required(pod, demands, ())
             return msgspec.structs.replace(wanted, held=held, assumed=assumed, passed=passed)
         wanted = self._plan_required(pod, demands, ())
         if not pod.known:
@@ -205,12 +208,12 @@ class Planner:
             ),
         )
 
-    def _divide(self, pod: PodInput, *, expired: bool) -> Sequence[tuple[Unresolved, ...]]:
+    def _divide(self, pod: PodInput, *, expired: bool, can_assume: bool) -> Sequence[tuple[Unresolved, ...]]:
         """The images that are not known, by what is done about them: held, assumed, passed.
 
         An image that is never pulled is not among them: only the node's own copy could say its platforms.
         """
-        gate, can_assume = self._settings.gate, bool(self._assumed_platforms(pod))
+        gate = self._settings.gate
         found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
         for image, fact in pod.unresolved:
             if fact.cause not in LOCAL:

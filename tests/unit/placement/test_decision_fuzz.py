@@ -23,6 +23,7 @@ from extender.placement.gate import GATE, GATED_LABEL, ImpossiblePods, UnknownIm
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import LABELS
+from extender.placement.planning import AdmissionSettings
 from extender.placement.templates import ChangedTemplate, TemplateOwner, TemplateQuestion
 from tests.builders import ARCH, OS, PREFERRED, REQUIRED, Json, decoded
 from tests.unit.placement.held_pods import check_allowed, merged
@@ -163,16 +164,26 @@ def queued(outlets: Outlets) -> Json:
     return stored
 
 
+def right_for(
+    admission: AdmissionSettings, truth: Truth, mutation: Mutation, author: dict[str, bool]
+) -> dict[str, bool]:
+    """The nodes of the author on which the images run, and those that are not known where that leaves a node."""
+    may_assume = admission.gate.unknown is UnknownImages.ASSUME and bool(truth.assume)
+    right = {name: it and truth.is_right(name) for name, it in author.items()}
+    if not (truth.unknown and may_assume and admission.node_affinity.required):
+        return right
+    assumed = {name: it and truth.is_assumed(name) for name, it in right.items()}
+    if mutation.outcome is AdmissionOutcome.ASSUMED:
+        return assumed
+    assert not any(assumed[name] for name in truth.labelled)
+    return right
+
+
 def check_webhook(case: Case, truth: Truth, mutation: Mutation, stored: Json) -> None:
     """The nodes of the stored pod are those of its author on which its images run, with the taints it may bear."""
     admission, own = case.settings.admission, case.pod["spec"]
-    may_assume = admission.gate.unknown is UnknownImages.ASSUME and bool(truth.assume)
-    is_assumed = bool(truth.unknown) and may_assume and admission.node_affinity.required
     author = {name: allows(own, node) for name, node in truth.nodes.items()}
-    right = {
-        name: it and truth.is_right(name) and not (is_assumed and not truth.is_assumed(name))
-        for name, it in author.items()
-    }
+    right = right_for(admission, truth, mutation, author)
     after = {name: allows(stored["spec"], node) for name, node in truth.nodes.items()}
     if mutation.outcome in (AdmissionOutcome.REFUSED, AdmissionOutcome.IMPOSSIBLE):
         assert not any(right[name] for name in truth.labelled)

@@ -13,7 +13,7 @@ from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, encode_
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.planning import AdmissionSettings
 from extender.placement.ungating import UngatingOutcome
-from tests.builders import AMD64, ARM64, MULTI, PREFERRED, REQUIRED, Json, pod, with_terms
+from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, Json, pod, with_terms
 from tests.unit.placement.held_pods import OTHERS, OURS, held, patch_of, release
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
@@ -154,6 +154,20 @@ def test_assumed_image_gives_affinity_and_nothing_else() -> None:
     assert mutate(patched, MULTI, COLD, admission=admission).patch == b""
     unwritten = mutate(pod(), COLD, admission=settings("preferred", unknown="assume"))
     assert unwritten.outcome is AdmissionOutcome.UNRESOLVED
+
+
+@pytest.mark.parametrize("impossible", ["pend", "deny"])
+def test_assumption_makes_no_pod_impossible(impossible: str) -> None:
+    """It may be wrong, and node affinity is for ever: the pod goes by its known images and its author's words."""
+    admission = settings("required", unknown="assume", impossible=impossible)
+    beside_arm = mutate(pod(2), ARM64, COLD, admission=admission)
+    assert beside_arm.outcome is AdmissionOutcome.UNRESOLVED
+    patched = after(pod(2), ARM64, COLD, admission=admission)
+    assert patched["spec"]["affinity"] == with_terms(matching(IN_ARM64, LINUX))
+    assert patched["metadata"]["annotations"][REASON].startswith("image app-1:1 is not known yet (looking-up")
+    chosen = pod(nodeSelector={ARCH: "arm64"})
+    assert mutate(chosen, COLD, admission=admission).outcome is AdmissionOutcome.UNRESOLVED
+    assert "affinity" not in after(chosen, COLD, admission=admission)["spec"]
 
 
 @pytest.mark.parametrize("mode", ["observe", "ignore"])
