@@ -1,6 +1,6 @@
 """`inspect`: prints the platforms of images, looked up as the service does it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -22,7 +22,7 @@ from extender.cli.registry_settings import line_to_type
 from extender.config.tree import Config
 from extender.errors import InvalidReference
 from extender.images.content import Failure
-from extender.images.manifest import Kind
+from extender.images.manifest import Kind, PlatformEntry, Skipped
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.reference import parse_reference
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
@@ -33,31 +33,27 @@ from extender.verifier.verification import PlatformState, Verification
 _COLOURS = {"verified": "green", "claimed": "yellow"}
 
 
-class LookedInside(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look inside found of a platform: see `Verification`."""
-
-    platform: str
-    state: str
-    program: str
-    detail: str
-    requests: int
-    read_bytes: int
-    layer_bytes: int
-
-
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
-    """One image as `-o json` prints it."""
+    """One image, as it is printed. `canonical` is None for what is no reference."""
 
     reference: str
     canonical: str | None
-    digest: str | None
-    media_type: str | None
-    kind: str | None
-    platforms: list[dict[str, str | int]]
-    skipped: list[dict[str, str]]
+    digest: str | None = None
+    media_type: str | None = None
+    kind: str | None = None
+    platforms: tuple[PlatformEntry, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     unknown: dict[str, str] | None
-    endpoints: list[EndpointAnswer]
-    inside: list[LookedInside]
+    endpoints: tuple[EndpointAnswer, ...]
+    inside: tuple[Verification, ...] = ()
+
+    def plain(self) -> dict[str, object]:
+        """The same with platforms as texts, for JSON."""
+        return {**msgspec.structs.asdict(self), "platforms": _plain(self.platforms), "inside": _plain(self.inside)}
+
+
+def _plain(found: Iterable[PlatformEntry | Verification]) -> list[dict[str, object]]:
+    return [{**msgspec.structs.asdict(each), "platform": str(each.platform)} for each in found]
 
 
 def inspect(
@@ -92,18 +88,17 @@ def inspect(
     settings = with_named(settings, images)
     looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
     results = [_inspected(reference, each, settings) for reference, each in zip(images, looked_up, strict=True)]
-    _print(results, output, verbose=verbose)
+    if output == "table":
+        _print_table(results, verbose=verbose)
+    else:
+        print_structs([each.plain() for each in results], output)
     compatibility = policy_of(settings).compatibility
-    lacking = [
-        line
-        for reference, each in zip(images, looked_up, strict=True)
-        for line in _lacking(reference, each, required, compatibility)
-    ]
+    lacking = [line for each in results for line in _lacking(each, required, compatibility)]
     lacking += [
-        f"{reference} {inside.lie}"
-        for reference, each in zip(images, looked_up, strict=True)
-        for inside in each.inside
-        if inside.lie and (not required or inside.platform in required)
+        f"{each.reference} {found.lie}"
+        for each in results
+        for found in each.inside
+        if found.lie and (not required or found.platform in required)
     ]
     for line in lacking:
         print_problem(line)
@@ -114,43 +109,22 @@ def inspect(
 
 
 def _inspected(reference: str, looked_up: LookedUp, settings: Config) -> Inspected:
-    answer, endpoints = looked_up.answer, list(looked_up.endpoints)
     try:
         canonical = str(parse_reference(reference))
     except InvalidReference:
         canonical = None
-    unknown = _unknown(reference, looked_up, settings)
+    answer, unknown = looked_up.answer, _unknown(reference, looked_up, settings)
+    found = Inspected(reference=reference, canonical=canonical, unknown=unknown, endpoints=looked_up.endpoints)
     if isinstance(answer, Failure):
-        return Inspected(
-            reference=reference, canonical=canonical, digest=None, media_type=None, kind=None,
-            platforms=[], skipped=[], unknown=unknown, endpoints=endpoints, inside=[],
-        )  # fmt: skip
-    return Inspected(
-        reference=reference,
-        canonical=canonical,
+        return found
+    return msgspec.structs.replace(
+        found,
         digest=answer.digest or None,
         media_type=answer.media_type or None,
         kind=answer.kind.value,
-        platforms=[
-            {"platform": str(entry.platform), "digest": entry.digest, "size_bytes": entry.size_bytes}
-            for entry in answer.entries
-        ],
-        skipped=[{"digest": item.digest, "why": item.why} for item in answer.skipped],
-        unknown=unknown,
-        endpoints=endpoints,
-        inside=[_inside(each) for each in looked_up.inside],
-    )
-
-
-def _inside(found: Verification) -> LookedInside:
-    return LookedInside(
-        platform=str(found.platform),
-        state=found.state.value,
-        program=found.program,
-        detail=found.detail,
-        requests=found.requests,
-        read_bytes=found.read_bytes,
-        layer_bytes=found.layer_bytes,
+        platforms=answer.entries,
+        skipped=answer.skipped,
+        inside=looked_up.inside,
     )
 
 
@@ -166,26 +140,16 @@ def _unknown(reference: str, looked_up: LookedUp, settings: Config) -> dict[str,
     return unknown
 
 
-def _lacking(
-    reference: str, looked_up: LookedUp, required: Sequence[Platform], compatibility: Compatibility
-) -> list[str]:
-    answer = looked_up.answer
-    if isinstance(answer, Failure) or not answer.entries:  # what has no platforms is unknown, or runs anywhere
+def _lacking(found: Inspected, required: Sequence[Platform], compatibility: Compatibility) -> list[str]:
+    if not found.platforms:  # what has no platforms is unknown, or runs anywhere
         return []
-    verified = (each.platform for each in looked_up.inside if each.state is PlatformState.VERIFIED)
-    platforms = frozenset((*(entry.platform for entry in answer.entries), *verified))
+    verified = (each.platform for each in found.inside if each.state is PlatformState.VERIFIED)
+    platforms = frozenset((*(entry.platform for entry in found.platforms), *verified))
     return [
-        f"{reference} does not run on {platform}"
+        f"{found.reference} does not run on {platform}"
         for platform in required
         if not runs_on(platforms, platform, compatibility)
     ]
-
-
-def _print(results: Sequence[Inspected], output: str, *, verbose: bool) -> None:
-    if output == "table":
-        _print_table(results, verbose=verbose)
-    else:
-        print_structs(results, output)
 
 
 def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
@@ -206,15 +170,15 @@ def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
         if remedy := result.unknown.get("remedy"):
             yield "", f"add {remedy}"
     for entry in result.platforms:
-        size = f"{size_text(int(entry['size_bytes']), is_decimal=True)}{_of_what(result)}" if entry["digest"] else ""
-        yield (str(entry["platform"]), "green"), str(entry["digest"]), size
+        size = f"{size_text(entry.size_bytes, is_decimal=True)}{_of_what(result)}" if entry.digest else ""
+        yield (str(entry.platform), "green"), entry.digest, size
     for inside in result.inside:
         found = f"{inside.platform}: {inside.program} {inside.detail}".rstrip()
         sizes = [size_text(each, is_decimal=True) for each in (inside.read_bytes, inside.layer_bytes)]
         read = f"{sizes[0]} of {sizes[1]} read"
         yield (inside.state, _COLOURS.get(inside.state, "red")), found, read
     for item in result.skipped:
-        yield ("skipped", "dim"), (item["digest"], "dim"), (item["why"], "dim")
+        yield ("skipped", "dim"), (item.digest, "dim"), (item.why, "dim")
 
 
 def _of_what(result: Inspected) -> str:
