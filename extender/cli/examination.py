@@ -13,7 +13,7 @@ from extender.cli.installation_objects import InstalledPart, read_parts
 from extender.cli.webhook_checks import WEBHOOK_CHECKS
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError, ConfigError
-from extender.kubernetes.documents import value_at
+from extender.kubernetes.documents import list_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedPod
 
@@ -120,11 +120,8 @@ async def _service(it: Installation) -> AsyncIterator[Seen]:
 
 
 def _is_ready(pod: KubernetesObject) -> bool:
-    conditions = value_at(pod, "status", "conditions")
-    return any(
-        value_at(each, "type") == "Ready" and value_at(each, "status") == "True"
-        for each in (conditions if isinstance(conditions, list) else ())
-    )
+    conditions = list_at(pod, "status", "conditions")
+    return any(value_at(each, "type") == "Ready" and value_at(each, "status") == "True" for each in conditions)
 
 
 CHECKS: Mapping[CheckName, tuple[Check, str]] = {

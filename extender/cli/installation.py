@@ -9,7 +9,7 @@ import msgspec
 from extender.cli.installation_objects import InstalledPart, list_objects
 from extender.cluster.client import ClusterClient
 from extender.config.tree import Config
-from extender.kubernetes.documents import Json, value_at
+from extender.kubernetes.documents import Json, list_at, map_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -119,11 +119,9 @@ Check: TypeAlias = Callable[[Installation], AsyncIterator[Seen]]
 
 def selector_text(selector: Json) -> str:
     """A LabelSelector as the API server takes it in a query; an empty text selects all, as a missing selector does."""
-    wanted, expressions = value_at(selector, "matchLabels"), value_at(selector, "matchExpressions")
-    texts = [f"{key}={value}" for key, value in wanted.items()] if isinstance(wanted, dict) else []
-    for each in expressions if isinstance(expressions, list) else ():
-        key, values = value_at(each, "key"), value_at(each, "values")
-        listed = f"({','.join(map(str, values))})" if isinstance(values, list) else "()"
+    texts = [f"{key}={value}" for key, value in map_at(selector, "matchLabels").items()]
+    for each in list_at(selector, "matchExpressions"):
+        key, listed = value_at(each, "key"), f"({','.join(map(str, list_at(each, 'values')))})"
         match value_at(each, "operator"):
             case "In":
                 texts.append(f"{key} in {listed}")
@@ -138,24 +136,21 @@ def selector_text(selector: Json) -> str:
 
 def webhooks_of(configuration: KubernetesObject) -> list[KubernetesObject]:
     """The webhooks of a MutatingWebhookConfiguration."""
-    listed = configuration.get("webhooks")
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [each for each in list_at(configuration, "webhooks") if isinstance(each, dict)]
 
 
 def is_for_pods(webhook: KubernetesObject) -> bool:
     """Whether new pods are sent to the webhook."""
-    rules = webhook.get("rules")
-    return isinstance(rules, list) and any(
+    return any(
         _names(rule, "resources", {"pods", "*", "*/*"})
         and _names(rule, "operations", {"CREATE", "*"})
         and _names(rule, "apiGroups", {"", "*"})
-        for rule in rules
+        for rule in list_at(webhook, "rules")
     )
 
 
 def _names(rule: Json, field: str, values: Collection[str]) -> bool:
-    listed = value_at(rule, field)
-    return isinstance(listed, list) and any(each in values for each in listed if isinstance(each, str))
+    return any(each in values for each in list_at(rule, field) if isinstance(each, str))
 
 
 def _behind(configuration: str, serving: Sequence[tuple[InstalledPart, Config]]) -> tuple[InstalledPart, Config]:

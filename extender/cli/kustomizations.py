@@ -4,10 +4,11 @@ Nothing else of a kustomization is read, and nothing is built by it.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from extender.kubernetes.documents import list_at, value_at
 from extender.manifests.stream import ManifestError, decode_stream, read_stream
 
 _NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
@@ -35,18 +36,9 @@ def find_patches(files: Iterable[Path]) -> dict[Path, Path]:
 
 
 def _paths_in(kustomization: object) -> Iterator[str]:
-    if not isinstance(kustomization, Mapping):
-        return
     for key in _BY_PATH:
-        yield from (
-            each["path"]
-            for each in _items(kustomization.get(key))
-            if isinstance(each, Mapping) and isinstance(each.get("path"), str)
-        )
-    for each in _items(kustomization.get(_BY_NAME)):
+        paths = (value_at(each, "path") for each in list_at(kustomization, key))
+        yield from (each for each in paths if isinstance(each, str))
+    for each in list_at(kustomization, _BY_NAME):
         if isinstance(each, str) and "\n" not in each:  # else it is the patch itself
             yield each
-
-
-def _items(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -12,6 +12,7 @@ import msgspec
 from extender.errors import ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Container, CreatedSpec
+from extender.kubernetes.documents import list_at, map_at, value_at
 from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
 from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec, WrittenPod
@@ -146,7 +147,7 @@ class WorkloadCollector:
             UnreadableWorkload: it has pods, and a field of another type than in core/v1.
         """
         pods = pods_of(manifest)
-        kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
+        kind, metadata = str(manifest.get("kind") or ""), map_at(manifest, "metadata")
         try:
             if pods and kind == "Pod" and (not source or _is_of_a_cluster(manifest)):
                 self.add_pod(msgspec.json.encode(manifest))
@@ -158,7 +159,7 @@ class WorkloadCollector:
         return bool(pods)
 
     def _add_template(self, manifest: KubernetesObject, place: str, decoded: WrittenPod, source: str) -> None:
-        kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
+        kind, metadata = str(manifest.get("kind") or ""), map_at(manifest, "metadata")
         owner = _controller(decode_written(msgspec.json.encode(metadata), ObjectMeta).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
         key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {place}" if place else name)
@@ -347,24 +348,23 @@ def _controller(owners: list[OwnerReference] | None) -> OwnerReference | None:
 
 def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
     """How many pods the object wants at a time; 0 for one that is suspended, None for a DaemonSet of no cluster."""
-    kind, spec, status = manifest.get("kind"), _object(manifest.get("spec")), _object(manifest.get("status"))
+    kind, spec = manifest.get("kind"), map_at(manifest, "spec")
     if kind == "Pod":
         return 1
     if kind == "DaemonSet":
-        wanted = status.get("desiredNumberScheduled")
+        wanted = value_at(manifest, "status", "desiredNumberScheduled")
         return wanted if _is_count(wanted) else None
     if spec.get("suspend") is True or kind == "PodTemplate":
         return 0
     if kind == "CronJob":
-        spec = _object(_object(spec.get("jobTemplate")).get("spec"))
+        spec = map_at(spec, "jobTemplate", "spec")
     wanted = spec.get("parallelism" if kind in ("Job", "CronJob") else "replicas")
     return wanted if _is_count(wanted) else 1
 
 
 def _is_of_a_cluster(pod: Mapping[str, Any]) -> bool:
     """Whether a pod in a manifest was read from a cluster, as by `kubectl get`, and counts as a live one."""
-    status = _object(pod.get("status"))
-    return bool(_object(pod.get("metadata")).get("ownerReferences")) or status.get("phase") in FINISHED
+    return bool(value_at(pod, "metadata", "ownerReferences")) or value_at(pod, "status", "phase") in FINISHED
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -375,12 +375,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 def _is_finished(manifest: Mapping[str, Any]) -> bool:
     if manifest.get("kind") != "Job":
         return False
-    conditions = _object(manifest.get("status")).get("conditions")
     return any(
-        _object(each).get("type") in ("Complete", "Failed") and _object(each).get("status") == "True"
-        for each in (conditions if isinstance(conditions, list) else ())
+        value_at(each, "type") in ("Complete", "Failed") and value_at(each, "status") == "True"
+        for each in list_at(manifest, "status", "conditions")
     )
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
