@@ -19,8 +19,8 @@ from extender.cluster.workload_lists import (
     fetch_account_secrets,
     fetch_namespace_annotations,
     list_documents,
+    list_kind,
     list_nodes,
-    list_objects,
 )
 from extender.errors import ConfigError
 from extender.kubernetes.core_v1 import LocalObjectReference
@@ -68,7 +68,7 @@ async def read_cluster(client: Getter, namespace: str = "") -> Contents:
     collector = WorkloadCollector({name: platform for name, platform in platforms.items() if platform})
     for kind in WORKLOAD_KINDS:
         with _noting(problems, kind.plural):
-            async for manifest in list_objects(client, kind, namespace):
+            async for manifest in list_kind(client, kind, namespace):
                 with _noting(problems, kind.plural):
                     collector.add(manifest)
     with _noting(problems, POD.plural):

@@ -6,8 +6,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from extender.cli.installation_objects import InstalledPart, list_objects
+from extender.cli.installation_objects import InstalledPart
 from extender.cluster.client import ClusterClient
+from extender.cluster.workload_lists import OBJECT, list_objects
 from extender.config.tree import Config
 from extender.kubernetes.documents import Json, list_at, map_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -80,7 +81,8 @@ class Installation:
     async def listed(self, path: str, selector: str = "") -> list[KubernetesObject]:
         """The objects at the path with these labels. Raises ClusterError."""
         if (path, selector) not in self._read:
-            self._read[path, selector] = await list_objects(self.client, path, selector)
+            found = list_objects(self.client, path, OBJECT, selector=selector)
+            self._read[path, selector] = [each async for each in found]
         return self._read[path, selector]
 
     async def webhooks(self) -> list["ReviewWebhook"]:

@@ -21,7 +21,7 @@ from extender.certificates.own_certificate import (
 )
 from extender.certificates.server_names import names_of_server
 from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
-from extender.cluster.workload_lists import list_documents
+from extender.cluster.workload_lists import list_objects
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
@@ -33,7 +33,6 @@ from extender.kubernetes.pod_templates import KubernetesObject
 INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
 """The label of everything that the chart and the manifests install."""
 _KINDS = {"Deployment": "deployments", "DaemonSet": "daemonsets", "StatefulSet": "statefulsets"}
-_OBJECT = msgspec.json.Decoder(KubernetesObject)
 _WORKLOAD = msgspec.json.Decoder(ServingWorkload)
 _DATA = msgspec.json.Decoder(DataObject)
 _DAY_SECONDS = 86_400
@@ -76,12 +75,6 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     where: str
 
 
-async def list_objects(client: ClusterClient, path: str, selector: str = "") -> list[KubernetesObject]:
-    """The objects at `path`, with these labels if a selector is given. Raises ClusterError."""
-    selectors = {"labelSelector": selector} if selector else None
-    return [decode_answer(_OBJECT, raw, "object") async for raw in list_documents(client, path, selectors)]
-
-
 async def read_parts(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledPart]:
     """The workloads with these labels, in that namespace or else in the one that has some.
 
@@ -90,11 +83,10 @@ async def read_parts(client: ClusterClient, selector: str, namespace: str = "") 
         ConfigError: several namespaces have some: anybody may give such labels.
     """
     where = f"/apis/apps/v1/namespaces/{namespace}" if namespace else "/apis/apps/v1"
-    selectors = {"labelSelector": selector}
     found = [
-        (kind, decode_answer(_WORKLOAD, raw, kind))
+        (kind, workload)
         for kind, plural in _KINDS.items()
-        async for raw in list_documents(client, f"{where}/{plural}", selectors)
+        async for workload in list_objects(client, f"{where}/{plural}", _WORKLOAD, kind, selector)
     ]
     if len(spaces := sorted({workload.metadata.namespace for _, workload in found})) > 1:
         raise ConfigError(f"the namespaces {', '.join(spaces)} have an installation; choose one by --installed-in")

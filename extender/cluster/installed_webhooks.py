@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from extender.cluster.client import ClusterRefused, decode_answer
+from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter
-from extender.cluster.workload_lists import list_documents
+from extender.cluster.workload_lists import list_objects
 from extender.kubernetes.apps_v1 import LabelSelector
 from extender.kubernetes.meta_v1 import Wire
 from extender.kubernetes.reported_v1 import WrittenMeta
@@ -53,20 +53,15 @@ async def fetch_webhook_reach(client: Getter) -> WebhookReach:
         ClusterError: as `list_documents`, but for a refusal.
     """
     try:
-        selected = {"labelSelector": f"{NAME_LABEL}={OWN_NAME}"}
-        installed = [
-            webhook
-            async for document in list_documents(client, _PATH, selected)
-            for webhook in decode_answer(_CONFIGURATION, document, "MutatingWebhookConfiguration").webhooks or ()
-            if _is_for_pods(webhook)
-        ]
+        own = list_objects(client, _PATH, _CONFIGURATION, "MutatingWebhookConfiguration", f"{NAME_LABEL}={OWN_NAME}")
+        installed = [each async for found in own for each in found.webhooks or () if _is_for_pods(each)]
         if not installed:
             return WebhookReach()
-        documents = [each async for each in list_documents(client, "/api/v1/namespaces")]
+        namespaces = list_objects(client, "/api/v1/namespaces", _NAMESPACE, "Namespace")
+        labels = {each.metadata.name or "": each.metadata.labels or {} async for each in namespaces}
     except ClusterRefused:
         return WebhookReach()
-    found = [decode_answer(_NAMESPACE, each, "Namespace").metadata for each in documents]
-    return WebhookReach(tuple(_called_for(installed)), {each.name or "": each.labels or {} for each in found})
+    return WebhookReach(tuple(_called_for(installed)), labels)
 
 
 def _is_for_pods(webhook: _Webhook) -> bool:

@@ -1,7 +1,7 @@
 """Reads the objects that have pods, for commands that look once: lists page by page, and single ones by their name."""
 
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,10 +16,12 @@ from extender.kubernetes.reported_v1 import ReportedNode
 PAGE_OBJECTS = 250
 _MOST_PAGES = 100_000
 _PAGE = msgspec.json.Decoder(List)
-_OBJECT = msgspec.json.Decoder(KubernetesObject)
+OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ACCOUNT = msgspec.json.Decoder(ServiceAccount)
 _NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
 _NODE = msgspec.json.Decoder(ReportedNode)
+
+T = TypeVar("T")
 
 
 class ListedKind(NamedTuple):
@@ -83,22 +85,32 @@ async def list_documents(
         query["continue"] = page.metadata.continue_
 
 
-async def list_objects(client: Getter, kind: ListedKind, namespace: str = "") -> AsyncIterator[KubernetesObject]:
+async def list_objects(
+    client: Getter, path: str, decoder: msgspec.json.Decoder[T], what: str = "object", selector: str = ""
+) -> AsyncIterator[T]:
+    """Yields each object of the list at `path`, with these labels if a selector is given; errors name `what` it is.
+
+    Raises:
+        ClusterError: as `list_documents`.
+    """
+    selectors = {"labelSelector": selector} if selector else None
+    async for document in list_documents(client, path, selectors):
+        yield decode_answer(decoder, document, what)
+
+
+async def list_kind(client: Getter, kind: ListedKind, namespace: str = "") -> AsyncIterator[KubernetesObject]:
     """Yields each object of the kind, with its `kind` and `apiVersion`; of all namespaces if `namespace` is empty.
 
     Raises:
         ClusterError: as `list_documents`.
     """
-    path = kind.path(namespace)
-    async for document in list_documents(client, path):
-        found: KubernetesObject = decode_answer(_OBJECT, document, "object")
+    async for found in list_objects(client, kind.path(namespace), OBJECT):
         yield {**found, "kind": kind.kind, "apiVersion": kind.api_version}
 
 
 async def list_nodes(client: Getter) -> list[ReportedNode]:
     """Every node. Raises ClusterError as `list_documents`."""
-    path = "/api/v1/nodes"
-    return [decode_answer(_NODE, document, "node") async for document in list_documents(client, path)]
+    return [node async for node in list_objects(client, "/api/v1/nodes", _NODE, "node")]
 
 
 async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[tuple[str, str], tuple[str, ...]]:
@@ -109,8 +121,7 @@ async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[
     """
     path = ListedKind("v1", "ServiceAccount", "serviceaccounts").path(namespace)
     found: dict[tuple[str, str], tuple[str, ...]] = {}
-    async for document in list_documents(client, path):
-        account = decode_answer(_ACCOUNT, document, "ServiceAccount")
+    async for account in list_objects(client, path, _ACCOUNT, "ServiceAccount"):
         if names := account.pull_secrets:
             found[account.metadata.namespace, account.metadata.name] = names
     return found
@@ -127,9 +138,8 @@ async def fetch_namespace_annotations(client: Getter, namespace: str = "") -> Ma
     if namespace:
         metadata = decode_answer(_NAMESPACE, await client.get(f"{path}/{namespace}"), "Namespace").metadata
         return {namespace: metadata.annotations or {}}
-    async for document in list_documents(client, path):
-        metadata = decode_answer(_NAMESPACE, document, "Namespace").metadata
-        found[metadata.name or ""] = metadata.annotations or {}
+    async for listed in list_objects(client, path, _NAMESPACE, "Namespace"):
+        found[listed.metadata.name or ""] = listed.metadata.annotations or {}
     return found
 
 
@@ -178,7 +188,7 @@ async def fetch_object(client: ClusterClient, word: str, name: str, namespace: s
     if not (is_object_name(name) and is_object_name(namespace)):
         raise ClusterError(f"{namespace}/{name} is no name of an object")
     raw = await client.get(f"{kind.path(namespace)}/{name}")
-    found: KubernetesObject = decode_answer(_OBJECT, raw, kind.kind)
+    found: KubernetesObject = decode_answer(OBJECT, raw, kind.kind)
     return {**found, "kind": kind.kind, "apiVersion": kind.api_version}
 
 

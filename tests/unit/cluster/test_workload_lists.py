@@ -7,7 +7,7 @@ import pytest
 
 from extender.cli.audit_sources import read_cluster
 from extender.cluster.client import ClusterRefused
-from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_objects
+from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_kind
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import LocalObjectReference
 from tests.unit.cluster.scripted_api import ListedApi, ScriptedApi
@@ -46,7 +46,7 @@ async def test_objects_of_a_list_get_their_kind(kind: Any) -> None:
     """Which the API server leaves out; a namespace narrows the path."""
     path = kind.path("shop")
     assert "/namespaces/shop/" in path
-    [found] = [each async for each in list_objects(ListedApi({path: [deployment("a")]}), kind, "shop")]
+    [found] = [each async for each in list_kind(ListedApi({path: [deployment("a")]}), kind, "shop")]
     assert (found["kind"], found["apiVersion"], found["metadata"]["name"]) == (kind.kind, kind.api_version, "a")
 
 
