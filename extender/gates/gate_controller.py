@@ -38,8 +38,9 @@ from extender.metrics import counter, gauge
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import encode_ungating
 from extender.placement.nodes import ClusterNodes
+from extender.placement.planning import Outcome
 from extender.placement.reasons import shown_reference
-from extender.placement.ungating import Ungating, UngatingOutcome, UngatingPlanner
+from extender.placement.ungating import Ungating, UngatingPlanner
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.turns import FairQueue
 
@@ -59,14 +60,14 @@ _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
 _MOST_EVENTS = 3  # about one pod that is held; the first says why, and others follow when that changes
 
 BARE, FAILED = "bare", "failed"
-_SETTLED = (UngatingOutcome.KNOWN, UngatingOutcome.EXEMPT, UngatingOutcome.OBSERVED)
+_SETTLED = (Outcome.KNOWN, Outcome.EXEMPT, Outcome.OBSERVED)
 _FAILURES = ("conflict", "invalid", "gone", "forbidden", "unavailable")
 REMOVALS = counter(
     "multiarch_gates_removals_total",
     "Gates removed, by what was decided; bare: the gate alone, as the rest was refused; failed: the gate alone at the "
     "limit, as nothing could be decided; and patches that failed: conflict, invalid, gone, forbidden, unavailable.",
     "outcome",
-    (*(outcome.value for outcome in UngatingOutcome if outcome is not UngatingOutcome.HOLD), BARE, FAILED, *_FAILURES),
+    (*(outcome.value for outcome in Outcome if outcome is not Outcome.HOLD), BARE, FAILED, *_FAILURES),
 )
 PODS = gauge(
     "multiarch_gates_pods",
@@ -327,7 +328,7 @@ class GateController:
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
-        if ungating.outcome is UngatingOutcome.HOLD:
+        if ungating.outcome is Outcome.HOLD:
             held.removing_since = None
             self._report_held(held, ungating.reason)
             return

@@ -4,7 +4,7 @@ The record lets a later pass over other images (after another webhook added a si
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
 that item and we could have written it: a toleration of a rule, `In` on a platform label, the requirement that no node
 satisfies, or our schedulerName. Other items, and records that cannot be read, remove nothing. `planning` decides what
-is added. Edits the pod's own JSON, so that fields unknown here stay.
+is added, as the record of it. Edits the pod's own JSON, so that fields unknown here stay.
 """
 
 import functools
@@ -19,11 +19,9 @@ from extender.kubernetes.core_v1 import (
     Toleration,
 )
 from extender.kubernetes.documents import Json, JsonObject, reach, value_at
-from extender.placement.affinity import NO_NODE, Requirements
 from extender.placement.annotations import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
-from extender.placement.planning import Wanted
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -41,17 +39,25 @@ _EXPRESSIONS, _FIELDS = "matchExpressions", "matchFields"
 SchedulerBefore: TypeAlias = Literal["missing", "", "default-scheduler"]
 _Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm)
 
+NO_NODE = NodeSelectorRequirement(ARCHITECTURE, "In", ("no-common-platform",))
+"""A requirement that no node satisfies, for pods that must wait since every node would be wrong.
+
+Its label is one that autoscalers know, and that GKE Autopilot admits.
+"""
+
+Requirements = tuple[NodeSelectorRequirement, ...]
+
 
 class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The requirements that were ANDed to the term at `index`. `whole`: whether we added the term itself."""
+    """The requirements that are ANDed to the term at `index`. `whole`: whether we add the term itself."""
 
     index: int
-    match_expressions: tuple[NodeSelectorRequirement, ...]
+    match_expressions: Requirements
     whole: bool = False
 
 
 class Additions(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What was added to one pod.
+    """What is added to one pod, as it is recorded.
 
     `scheduler_name_was` is the value that our schedulerName replaced. `is_preferring` is as in `Overrides`: it adds
     nothing, and is recorded for those who decide later.
@@ -138,26 +144,30 @@ def take_back(
     return taken
 
 
-def add(document: JsonObject, wanted: Wanted, scheduler_name: str = "") -> Additions:
-    """Adds what is `wanted` to `document`, in place. Returns the record of it.
-
-    `scheduler_name` replaces only an absent, empty or default name; if it is empty or the default, nothing changes.
-    """
-    required = wanted.required.additions
+def add(document: JsonObject, additions: Additions, scheduler_name: str = "") -> None:
+    """Writes the additions into `document`, in place. `scheduler_name` is the one that replaces another."""
     for path, items in (
-        (TOLERATIONS_PATH, wanted.tolerations),
-        (_PREFERRED, wanted.preferred),
+        (TOLERATIONS_PATH, additions.tolerations),
+        (_PREFERRED, additions.preferred),
     ):
         if items:
             reach(document, path, list[Json]()).extend(_json(item) for item in items)
-    terms = reach(document, TERMS_PATH, list[Json]()) if required else []
-    return Additions(
-        tolerations=wanted.tolerations,
-        required=_and_terms(terms, required) if required else (),
-        preferred=wanted.preferred,
-        scheduler_name_was=_set_scheduler(document, scheduler_name),
-        is_preferring=wanted.is_preferring,
-    )
+    for added in additions.required:
+        terms = reach(document, TERMS_PATH, list[JsonObject]())
+        if added.whole:
+            terms.append({})
+        term = terms[added.index]
+        present = cast("list[Json] | None", term.get(_EXPRESSIONS))
+        term[_EXPRESSIONS] = [*(present or ()), *map(_json, added.match_expressions)]
+    if additions.scheduler_name_was is not None:
+        cast("JsonObject", document["spec"])[_SCHEDULER_NAME] = scheduler_name
+
+
+def replaced_scheduler(before: str | None, name: str) -> SchedulerBefore | None:
+    """What the record says of a schedulerName that `name` replaces: only a missing, empty or default one is."""
+    if name in ("", DEFAULT_SCHEDULER) or before not in (None, "", DEFAULT_SCHEDULER):
+        return None
+    return "missing" if before is None else cast("SchedulerBefore", before)
 
 
 def annotate(document: JsonObject, additions: Additions, reason: str, platforms: str | None = None) -> None:
@@ -192,15 +202,6 @@ def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -
     return tuple(item for item in several if _remove_last(found, _json(item)))
 
 
-def _set_scheduler(document: JsonObject, name: str) -> SchedulerBefore | None:
-    spec = cast("JsonObject", document["spec"])
-    before = spec.get(_SCHEDULER_NAME)
-    if name in ("", DEFAULT_SCHEDULER) or before not in (None, "", DEFAULT_SCHEDULER):
-        return None
-    spec[_SCHEDULER_NAME] = name
-    return "missing" if before is None else cast("SchedulerBefore", before)
-
-
 def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, name: str) -> SchedulerBefore | None:
     spec = cast("JsonObject", document["spec"])
     if before is None or not name or spec.get(_SCHEDULER_NAME) != name:
@@ -210,20 +211,6 @@ def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, n
     else:
         spec[_SCHEDULER_NAME] = before
     return before
-
-
-def _and_terms(terms: list[Json], additions: Sequence[Requirements]) -> tuple[AddedTerm, ...]:
-    """ANDs `additions` (as in `affinity.RequiredNodes`) to `terms`, in place. Returns what was added to which term."""
-    if not terms:
-        terms.append({_EXPRESSIONS: [*map(_json, additions[0])]})
-        return (AddedTerm(0, additions[0], whole=True),)
-    added = []
-    for index, (term, requirements) in enumerate(zip(cast("list[JsonObject]", terms), additions, strict=True)):
-        if requirements:
-            present = cast("list[Json] | None", term.get(_EXPRESSIONS))
-            term[_EXPRESSIONS] = [*(present or ()), *map(_json, requirements)]
-            added.append(AddedTerm(index, requirements))
-    return tuple(added)
 
 
 def _take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTerm, ...]:

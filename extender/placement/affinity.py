@@ -13,23 +13,18 @@ from typing import NamedTuple
 
 from extender.images.platform import ARCHITECTURES, Compatibility, Platform, normalize_platform, runs_on
 from extender.kubernetes.core_v1 import NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm
+from extender.placement.additions import NO_NODE, AddedTerm, Requirements
 from extender.placement.node_match import (
     NodeDemands,
     PlatformRequirements,
     can_match,
     is_implied,
     is_open,
-    open_terms,
+    may_allow,
     requirements_of,
 )
 from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, USUAL
 from extender.placement.policy import possible_platforms
-
-NO_NODE = NodeSelectorRequirement(ARCHITECTURE, "In", ("no-common-platform",))
-"""A requirement that no node satisfies, for pods that must wait since every node would be wrong.
-
-Its label is one that autoscalers know, and that GKE Autopilot admits.
-"""
 
 _HIGHEST_WEIGHT = 100
 
@@ -53,19 +48,15 @@ class AffinityMode(enum.StrEnum):
         return self in (AffinityMode.PREFERRED, AffinityMode.BOTH)
 
 
-Requirements = tuple[NodeSelectorRequirement, ...]
-
-
 class RequiredNodes(NamedTuple):
     """The required affinity to write.
 
-    `additions` has what to AND to each existing term; if there are no terms, at most one entry for a new term.
-    `contradiction` says why that allows no node, or what the pod's author has written that allows none on which the
+    `contradiction` says why `terms` allow no node, or what the pod's author has written that allows none on which the
     images run. `impossible`: there is no node that both allow; then every term that a node could match requires
     `NO_NODE`.
     """
 
-    additions: tuple[Requirements, ...] = ()
+    terms: tuple[AddedTerm, ...] = ()
     contradiction: str = ""
     impossible: bool = False
 
@@ -130,8 +121,7 @@ def _with_shared_architectures(
     """The nodes of all operating systems, or of one if there may be a wrong node among all systems × architectures."""
     if len({node.os for node in nodes}) < 2:
         return nodes
-    allowed = open_terms(demands)
-    chosen = {node for node in nodes if any(each.allow(node) for each in allowed)} or nodes
+    chosen = {node for node in nodes if may_allow(demands, node)} or nodes
     systems = {node.os for node in chosen & possible} or {node.os for node in chosen}
     architectures = {node.architecture for node in nodes if node.os in systems}
     if any(node.os in systems and node.architecture in architectures for node in possible - nodes):
@@ -151,8 +141,8 @@ def _keep(
     `wrong` is None where any other may be there.
     """
     terms = [NodeSelectorTerm()] if demands.terms is None else demands.terms
-    additions, left, contradicting = list[Requirements](), 0, 0
-    for term in terms:
+    found, left, contradicting = list[AddedTerm](), 0, 0
+    for index, term in enumerate(terms):
         present = requirements_of(demands.selector, term)
         may_match, added = NO_NODE not in present and can_match(present), Requirements()
         if demands.terms is not None and not is_open(term):  # it matches no node
@@ -162,7 +152,8 @@ def _keep(
             added = (NO_NODE,) if may_match else ()
         elif wrong is None or _allows(present, wrong):
             added = tuple(item for item in requirements if not is_implied(item, present))
-        additions.append(added)
+        if added:
+            found.append(AddedTerm(index, added, whole=demands.terms is None))
     if not nodes:
         contradiction = "no platform is common to all images"
     elif not _allows(requirements_of(demands.selector, NodeSelectorTerm()), nodes):
@@ -173,7 +164,7 @@ def _keep(
     else:
         contradiction = ""
     is_impossible = contradicting > 0 and contradicting == len(terms) - left
-    return RequiredNodes(tuple(additions) if any(additions) else (), contradiction, is_impossible)
+    return RequiredNodes(tuple(found), contradiction, is_impossible)
 
 
 def _allows(present: Sequence[NodeSelectorRequirement], nodes: Iterable[Platform]) -> bool:

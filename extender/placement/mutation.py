@@ -28,17 +28,9 @@ from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, P
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Operation, diff
-from extender.placement.planning import AdmissionSettings, Planner, PodInput, Wanted
+from extender.placement.planning import AdmissionSettings, Outcome, Plan, Planner, PodInput
 from extender.placement.policy import Policy, is_exempt
-from extender.placement.reasons import (
-    constraints_of,
-    held_text,
-    left_text,
-    passed_text,
-    refusal_text,
-    shown_reference,
-    system_text,
-)
+from extender.placement.reasons import left_text, refusal_of, shown_reference
 
 
 class AdmissionOutcome(enum.StrEnum):
@@ -54,6 +46,15 @@ class AdmissionOutcome(enum.StrEnum):
     OBSERVED = "observed"
     IGNORED = "ignored"
     EXEMPT = "left_alone"
+
+
+_OUTCOMES = {
+    Outcome.KNOWN: AdmissionOutcome.PATCHED,
+    Outcome.ASSUMED: AdmissionOutcome.ASSUMED,
+    Outcome.PASSED: AdmissionOutcome.UNRESOLVED,
+    Outcome.HOLD: AdmissionOutcome.GATED,
+    Outcome.IMPOSSIBLE: AdmissionOutcome.IMPOSSIBLE,
+}
 
 
 class Mutation(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,12 +244,12 @@ class Mutator:
         record = read_record(value_at(before, *ADDED_PATH))
         taken = take_back(after, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        wanted = self._planner.plan(decided, scheduling_of(after))
         is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(after)
-        outcome, wanted, unresolved = self._decide(wanted, may_hold=may_hold or is_held)
-        added = add(after, wanted, self._settings.scheduler_name)
-        if wanted.reason or wanted.platforms is not None or added != NOTHING:
-            annotate(after, added, wanted.reason, wanted.platforms)
+        plan = self._planner.plan(decided, scheduling_of(after), may_hold=may_hold or is_held)
+        outcome, added = self._outcome_of(plan), plan.additions
+        add(after, added, self._settings.scheduler_name)
+        if plan.reason or plan.platforms is not None or added != NOTHING:
+            annotate(after, added, plan.reason, plan.platforms)
         if excess := excess_with(added, after):
             after = touched_parts(pod)
             take_back(after, record, self._offered, self._settings.scheduler_name)
@@ -266,9 +267,9 @@ class Mutator:
         mutation = Mutation(
             outcome=AdmissionOutcome.UNCHANGED if outcome is AdmissionOutcome.PATCHED and not patch else outcome,
             patch=patch,
-            reason=wanted.reason,
-            unresolved=unresolved,
-            warnings=(*overrides.problems, *wanted.warnings, *self._nowhere(decided)),
+            reason=plan.reason,
+            unresolved=plan.unresolved,
+            warnings=(*overrides.problems, *plan.warnings, *self._nowhere(decided)),
             audit_annotations={
                 "verdict": self._summary(decided),
                 **({} if added == NOTHING else {"added": added.record}),
@@ -283,34 +284,22 @@ class Mutator:
         facts: Sequence[ImageFact],
         overrides: Overrides,
         cluster: ClusterNodes = NO_NODES,
-    ) -> Wanted:
-        """What a pod within the bounds should get, as its author wrote it; arguments as for `mutate`."""
+    ) -> Plan:
+        """What happens to a pod within the bounds, as its author wrote it; arguments as for `mutate`."""
         document = touched_parts(pod)
         take_back(document, read_record(value_at(document, *ADDED_PATH)), self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         return self._planner.plan(decided, scheduling_of(document))
 
-    def _decide(self, wanted: Wanted, *, may_hold: bool) -> tuple[AdmissionOutcome, Wanted, tuple[Unresolved, ...]]:
-        """What happens to the pod, what it gets with the reason to say, and the images it is let through without.
-
-        No image that is not known yet makes an impossible pod possible, so such a pod is not held for one.
-        """
-        if wanted.impossible:
-            refused = self._settings.impossible is ImpossiblePods.DENY
-            return AdmissionOutcome.REFUSED if refused else AdmissionOutcome.IMPOSSIBLE, wanted, ()
-        if wanted.held and may_hold:
-            return AdmissionOutcome.GATED, Wanted(reason=held_text(wanted.held)), ()
-        if passed := (*wanted.held, *wanted.passed):
-            why = "as nobody is there to remove its gate later" if wanted.held else "as the settings say"
-            reason = "; ".join(filter(None, (passed_text(passed, why), wanted.reason)))
-            return AdmissionOutcome.UNRESOLVED, msgspec.structs.replace(wanted, reason=reason), passed
-        return AdmissionOutcome.ASSUMED if wanted.assumed else AdmissionOutcome.PATCHED, wanted, ()
+    def _outcome_of(self, plan: Plan) -> AdmissionOutcome:
+        if plan.outcome is Outcome.IMPOSSIBLE and self._settings.impossible is ImpossiblePods.DENY:
+            return AdmissionOutcome.REFUSED
+        return _OUTCOMES[plan.outcome]
 
     def _nowhere(self, pod: PodInput) -> Iterator[str]:
         """That the pod can run on no node of the cluster."""
         if self._is_nowhere(pod):
-            refusal = refusal_text(constraints_of(pod.images, pod.facts)) or system_text(pod.images, pod.facts)
-            yield f"this pod can run on no node of this cluster: {refusal}"
+            yield f"this pod can run on no node of this cluster: {refusal_of(pod.images, pod.facts)}"
 
     def _is_nowhere(self, pod: PodInput) -> bool:
         platforms = pod.cluster.platforms

@@ -5,6 +5,7 @@ calls an extender. They serve reports, which say what blocks a pod, and say whic
 """
 
 import enum
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -45,17 +46,24 @@ class Obstacle(msgspec.Struct, frozen=True, order=True):
     subject: str
 
 
-class NodeDemands(msgspec.Struct, frozen=True):
+class NodeDemands(msgspec.Struct, frozen=True, dict=True):
     """What a pod asks of its node. `terms` are those of required node affinity, None where there is none."""
 
     selector: Mapping[str, str] = {}
     terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
-    @property
+    @functools.cached_property
     def name_platforms(self) -> bool:
         """Whether the platform of a node may decide whether it meets them."""
         return self.terms is not None or not LABELS.keys().isdisjoint(self.selector)
+
+    @functools.cached_property
+    def open_terms(self) -> list["PlatformRequirements"]:
+        """What the selector and each term that a node can match say of platforms; one, where there are no terms."""
+        terms = tuple(filter(is_open, self.terms)) if self.terms else (NodeSelectorTerm(),)
+        lists = (requirements_of(self.selector, term) for term in terms)
+        return [PlatformRequirements(requirements) for requirements in lists if can_match(requirements)]
 
 
 def demands_of(spec: CreatedSpec) -> NodeDemands:
@@ -162,16 +170,9 @@ class PlatformRequirements:
         return all(is_met(each, value) for label, value in labels for each in self._on[label])
 
 
-def open_terms(demands: NodeDemands) -> list[PlatformRequirements]:
-    """What the nodeSelector and each term that a node can match say of platforms; one, where there are no terms."""
-    terms = tuple(filter(is_open, demands.terms)) if demands.terms else (NodeSelectorTerm(),)
-    lists = (requirements_of(demands.selector, term) for term in terms)
-    return [PlatformRequirements(requirements) for requirements in lists if can_match(requirements)]
-
-
 def may_allow(demands: NodeDemands, platform: Platform) -> bool:
     """Whether the selector, and a term if there are any, allow some node of the platform, of whatever other labels."""
-    return any(each.allow(platform) for each in open_terms(demands))
+    return not demands.name_platforms or any(each.allow(platform) for each in demands.open_terms)
 
 
 def is_open(term: NodeSelectorTerm) -> bool:

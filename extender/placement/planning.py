@@ -1,9 +1,10 @@
-"""What a pod should get so that it is scheduled where its images run: tolerations, node affinity, and the reason.
+"""What happens to a pod, and what it is given so that it is scheduled where its images run.
 
 `mutation` writes it to pods that are being created and `ungating` to pods that a gate holds. What the known images have
 in common is worked out once for each combination of sets of platforms: pods of different templates and images share it.
 """
 
+import enum
 import functools
 from collections.abc import Sequence, Set
 
@@ -17,6 +18,7 @@ from extender.kubernetes.core_v1 import (
     SchedulingSpec,
     Toleration,
 )
+from extender.placement.additions import NOTHING, Additions, replaced_scheduler
 from extender.placement.affinity import (
     AffinityMode,
     RequiredNodes,
@@ -31,44 +33,44 @@ from extender.placement.facts import (
     Pending,
     PodImage,
     Unknown,
-    is_unresolved,
     known_platforms,
     system_asked,
 )
 from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
 from extender.placement.node_match import (
     NodeDemands,
-    PlatformRequirements,
     demands_in,
-    open_terms,
+    may_allow,
 )
 from extender.placement.nodes import ClusterNodes
 from extender.placement.policy import Policy, common_platforms, policy_for, preference_for
-from extender.placement.reasons import constraints_of, platforms_text, refusal_text, shown_reference, system_text
+from extender.placement.reasons import held_text, passed_text, platforms_text, refusal_of, shown_reference
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable
 
+_NOBODY, _LONG_ENOUGH, _SETTINGS = (
+    "as nobody is there to remove its gate later",
+    "as it was held for long enough",
+    "as the settings say",
+)
 _COMMON_BYTES = 1_000_000  # of each planner, and of those that share it; the service has four
 # What a row takes besides its platforms, and each of these with what follows from it. An image's author chooses their
 # number, up to 64, and their words.
 _ROW_BYTES, _PLATFORM_BYTES = 2_000, 1_000
 
 
-_Terms = Sequence[PlatformRequirements] | None
-"""What the nodeSelector and each of its terms say of platforms; None for a pod whose author says nothing of nodes."""
 _Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
 
 
-class CommonPlatforms(msgspec.Struct, frozen=True):
+class CommonPlatforms(msgspec.Struct, frozen=True, kw_only=True):
     """What the known images of a pod have in common; all is empty where no image is known.
 
-    `platforms` are those named by the images on which all of them run, `architectures` theirs, and `text` is their list
-    for people. `nodes` are the nodes on which all run, and `required` keeps a pod to them whose author restricts none.
-    `rules` are those on whose every platform all images run, with these platforms.
+    `platforms` are those named by the images on which all of them run, and `text` is their list for people. `nodes` are
+    the nodes on which all run, and `required` keeps a pod to them whose author restricts none. `rules` are those on
+    whose every platform all images run, with these platforms.
     """
 
     platforms: frozenset[Platform]
-    architectures: frozenset[str]
     text: str
     nodes: frozenset[Platform]
     required: RequiredNodes
@@ -107,32 +109,42 @@ class PodInput(msgspec.Struct, frozen=True, dict=True):
         """The sets of platforms of the images that run on some platforms only; empty if none is known to."""
         return frozenset(known_platforms(self.facts))
 
-    @property
+    @functools.cached_property
     def unresolved(self) -> list[Unresolved]:
         """The pending and unknown images with their facts, which say why."""
         pairs = zip(self.images, self.facts, strict=True)
-        return [(image, fact) for image, fact in pairs if isinstance(fact, Pending | Unknown)]
+        return [(image, fact) for image, fact in pairs if isinstance(fact, (Pending, Unknown))]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod should get, and why.
+class Outcome(enum.StrEnum):
+    """What happens to a pod that is being created, or that our gate holds.
 
-    `reason` explains `required`, for which no event of the scheduler names an image. `impossible`: no node is right for
-    the pod. `held`, `assumed` and `passed` are the images that are not known, by what is done about them. `platforms`
-    is the value of the annotation; None for none. `is_preferring` is as in `Overrides`, where preferences are written.
+    All its images are known, or what is not known is assumed or left out; it is to wait for what is not known; or no
+    node is right for it. Nothing is planned for a pod that is only observed or exempt.
     """
 
-    tolerations: tuple[Toleration, ...] = ()
-    required: RequiredNodes = RequiredNodes()
-    preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    KNOWN = "known"
+    ASSUMED = "assumed"
+    PASSED = "passed"
+    HOLD = "hold"
+    IMPOSSIBLE = "impossible"
+    OBSERVED = "observed"
+    EXEMPT = "exempt"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to a pod, what it is given, and why.
+
+    `reason` is what its annotation says, empty where there is nothing to explain. `unresolved` are the images without
+    which it passes. `platforms` is the value of the annotation; None for none.
+    """
+
+    outcome: Outcome
+    additions: Additions = NOTHING
     reason: str = ""
     warnings: tuple[str, ...] = ()
-    impossible: bool = False
-    held: tuple[Unresolved, ...] = ()
-    assumed: tuple[Unresolved, ...] = ()
-    passed: tuple[Unresolved, ...] = ()
+    unresolved: tuple[Unresolved, ...] = ()
     platforms: str | None = None
-    is_preferring: bool | None = None
 
 
 class Planner:
@@ -154,33 +166,37 @@ class Planner:
         found._rules, found._remembered = self._rules, self._remembered
         return found
 
-    def plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool = False) -> Wanted:
-        """What the pod should get, whose author's own spec is `own`. `expired`: it was held for long enough."""
-        wanted = self._plan(pod, own, expired=expired)
-        if pod.overrides.is_preferring is None or not self._prefers_for(pod.overrides):  # as nearly always
-            return wanted
-        return msgspec.structs.replace(wanted, is_preferring=pod.overrides.is_preferring)
+    def plan(self, pod: PodInput, own: SchedulingSpec, *, may_hold: bool = False, expired: bool = False) -> Plan:
+        """What happens to the pod, whose author's own spec is `own`.
 
-    def _plan(self, pod: PodInput, own: SchedulingSpec, *, expired: bool) -> Wanted:
+        `may_hold`: it may wait for images that are not known. `expired`: it was held for long enough. An impossible pod
+        is not held, as no image that is not known yet makes it possible.
+        """
         demands = demands_in(own)
-        if any(map(is_unresolved, pod.facts)):
-            held, assumed, passed = self._divide(pod, expired=expired, can_assume=bool(self._assumed_platforms(pod)))
-            wanted = self._plan_required(pod, demands, assumed)
-            if wanted.impossible and assumed:  # node affinity is for ever, and what is assumed may be wrong
-                held, assumed, passed = self._divide(pod, expired=expired, can_assume=False)
-                wanted = self._plan_required(pod, demands, ())
-            return msgspec.structs.replace(wanted, held=held, assumed=assumed, passed=passed)
-        wanted = self._plan_required(pod, demands, ())
-        if not pod.known:
-            return wanted
-        common = self.common(pod.known, pod.cluster)
-        terms = open_terms(demands) if demands.name_platforms else None
-        architectures = _choice(terms, common)
-        return msgspec.structs.replace(
-            wanted,
-            tolerations=self._earned_tolerations(demands, terms, common),
-            preferred=self._plan_preferred(pod, own, architectures),
-            platforms=self._annotation(common),
+        assume = self._assumed_platforms(pod) if pod.unresolved else frozenset[Platform]()
+        held, assumed, passed = self._divide(pod, expired=expired, can_assume=bool(assume))
+        required = self._plan_required(pod, demands, pod.known | {assume} if assumed else pod.known)
+        if required.impossible and assumed:  # node affinity is for ever, and what is assumed may be wrong
+            held, assumed, passed = self._divide(pod, expired=expired, can_assume=False)
+            required = self._plan_required(pod, demands, pod.known)
+        additions = self._additions(pod, own, demands, required)
+        if held and may_hold and not required.impossible:
+            additions = Additions(scheduler_name_was=additions.scheduler_name_was)
+            return Plan(outcome=Outcome.HOLD, additions=additions, reason=held_text(held))
+        reason, warnings = self._explain(pod, required, {image for image, _ in assumed}, assume)
+        outcome, left_out = Outcome.ASSUMED if assumed else Outcome.KNOWN, (*held, *passed)
+        if required.impossible:
+            outcome, left_out = Outcome.IMPOSSIBLE, ()
+        elif left_out:
+            outcome, why = Outcome.PASSED, _NOBODY if held else _LONG_ENOUGH if expired else _SETTINGS
+            reason = "; ".join(filter(None, (passed_text(left_out, why), reason)))
+        return Plan(
+            outcome=outcome,
+            additions=additions,
+            reason=reason,
+            warnings=warnings,
+            unresolved=left_out,
+            platforms=self._annotation(pod),
         )
 
     def common(self, known: frozenset[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
@@ -193,84 +209,103 @@ class Planner:
         return found
 
     def _find_common(self, known: Set[frozenset[Platform]], cluster: ClusterNodes) -> CommonPlatforms:
-        platforms = common_platforms(known, self._policy.compatibility)
-        nodes = right_nodes(known, self._policy.compatibility)
+        compatibility = self._policy.compatibility
+        platforms, nodes = common_platforms(known, compatibility), right_nodes(known, compatibility)
         return CommonPlatforms(
-            platforms,
-            frozenset(platform.architecture for platform in platforms),
-            platforms_text(platforms),
-            nodes,
-            plan_required(NodeDemands(), nodes, cluster.platforms),
-            tuple(
-                (rule, rule_platforms)
-                for rule, rule_platforms in self._rules
-                if known and all(self._may_run(known, each) for each in rule_platforms)
+            platforms=platforms,
+            text=platforms_text(platforms),
+            nodes=nodes,
+            required=plan_required(NodeDemands(), nodes, cluster.platforms),
+            rules=tuple(
+                (rule, named)
+                for rule, named in self._rules
+                if known and all(runs_on(each, node, compatibility) for node in named for each in known)
             ),
         )
 
-    def _divide(self, pod: PodInput, *, expired: bool, can_assume: bool) -> Sequence[tuple[Unresolved, ...]]:
+    def _divide(self, pod: PodInput, *, expired: bool, can_assume: bool) -> list[tuple[Unresolved, ...]]:
         """The images that are not known, by what is done about them: held, assumed, passed.
 
         An image that is never pulled is not among them: only the node's own copy could say its platforms.
         """
+        if not pod.unresolved:  # as of nearly all
+            return [(), (), ()]
         gate = self._settings.gate
-        found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
-        for image, fact in pod.unresolved:
-            if fact.cause not in LOCAL:
-                choice = gate.choose(fact, pod.overrides, expired=expired or pod.never_held, can_assume=can_assume)
-                found[choice].append((image, fact))
-        return [tuple(found[each]) for each in (UnknownImages.GATE, UnknownImages.ASSUME, UnknownImages.PASS)]
+        chosen = [
+            (gate.choose(each[1], pod.overrides, expired=expired or pod.never_held, can_assume=can_assume), each)
+            for each in pod.unresolved
+            if each[1].cause not in LOCAL
+        ]
+        choices = (UnknownImages.GATE, UnknownImages.ASSUME, UnknownImages.PASS)
+        return [tuple(each for choice, each in chosen if choice is wanted) for wanted in choices]
 
     def _assumed_platforms(self, pod: PodInput) -> frozenset[Platform]:
         """The platforms on which an image that is not known is assumed to run; none where that is not written."""
         return policy_for(self._policy, pod.images).assume if self._requires else frozenset()
 
-    def _plan_required(self, pod: PodInput, demands: NodeDemands, unknown: Sequence[Unresolved]) -> Wanted:
-        """Under settings by which no required affinity is written, only whether the pod is impossible.
-
-        An impossible pod gets it all the same: one that is refused never sees it, and one that exists is to wait.
-        """
-        written = self._requires
-        if not written and self._settings.impossible is not ImpossiblePods.DENY:
-            return Wanted()
-        assume = self._assumed_platforms(pod) if unknown else frozenset[Platform]()
-        assumed = {image for image, _ in unknown}
-        known = pod.known | {assume} if assumed else pod.known
-        os = "" if known else system_asked(pod.facts)
-        if not known and not os:
-            return Wanted(warnings=_nothing_known(pod) if written else ())
-        cluster = pod.cluster
-        required = plan_system(demands, os, cluster.platforms) if os else self._keep_to(known, demands, cluster)
-        if not (required.additions or required.contradiction):
-            return Wanted()
-        constraints = constraints_of(pod.images, pod.facts, assumed, assume)
-        refusal = refusal_text(constraints) or system_text(pod.images, pod.facts)
-        contradiction = f"{required.contradiction}: {refusal}" if required.contradiction else ""
-        warnings = (contradiction,) if contradiction else ()
-        if required.impossible:
-            return Wanted(required=required, reason=contradiction, warnings=warnings, impossible=True)
-        if not written:
-            return Wanted()
-        return Wanted(required=required, reason=refusal if required.additions else "", warnings=warnings)
-
-    def _keep_to(
-        self, known: frozenset[frozenset[Platform]], demands: NodeDemands, cluster: ClusterNodes
+    def _plan_required(
+        self, pod: PodInput, demands: NodeDemands, known: frozenset[frozenset[Platform]]
     ) -> RequiredNodes:
-        common = self.common(known, cluster)
-        if not demands.name_platforms:
-            return common.required
-        return plan_required(demands, common.nodes, cluster.platforms)
+        """What keeps the pod to nodes on which images of the `known` sets of platforms run.
 
-    def _may_run(self, known: Set[frozenset[Platform]], node: Platform) -> bool:
-        return all(runs_on(platforms, node, self._policy.compatibility) for platforms in known)
+        Under settings by which none is written, only what an impossible pod gets: one that is refused never sees it,
+        and one that exists is to wait.
+        """
+        if not self._requires and self._settings.impossible is not ImpossiblePods.DENY:
+            return RequiredNodes()
+        if known and demands.name_platforms:
+            required = plan_required(demands, self.common(known, pod.cluster).nodes, pod.cluster.platforms)
+        elif known:
+            required = self.common(known, pod.cluster).required
+        elif os := system_asked(pod.facts):
+            required = plan_system(demands, os, pod.cluster.platforms)
+        else:
+            return RequiredNodes()
+        return required if self._requires or required.impossible else RequiredNodes()
 
-    def _annotation(self, common: CommonPlatforms) -> str | None:
+    def _explain(
+        self, pod: PodInput, required: RequiredNodes, assumed: Set[PodImage], assume: frozenset[Platform]
+    ) -> tuple[str, tuple[str, ...]]:
+        """The reason for what is required, for which no event of the scheduler names an image, and the warnings."""
+        if not (required.terms or required.contradiction):
+            return "", self._nothing_known(pod) if pod.unresolved and not assumed else ()
+        refusal = refusal_of(pod.images, pod.facts, assumed, assume)
+        if not required.contradiction:
+            return refusal, ()
+        contradiction = f"{required.contradiction}: {refusal}"
+        return contradiction if required.impossible else refusal if required.terms else "", (contradiction,)
+
+    def _nothing_known(self, pod: PodInput) -> tuple[str, ...]:
+        if pod.known or not self._requires or system_asked(pod.facts):
+            return ()
+        image, fact = pod.unresolved[0]
+        name = shown_reference(image.reference)
+        return (f"no node affinity was written: nothing is known of image {name} ({fact.cause})",)
+
+    def _annotation(self, pod: PodInput) -> str | None:
         """The value of the annotation `platforms`, empty if the images have no platform in common."""
-        return ",".join(map(str, sorted(common.platforms))) if self._settings.platforms_annotation else None
+        if not self._settings.platforms_annotation or pod.unresolved or not pod.known:
+            return None
+        return ",".join(map(str, sorted(self.common(pod.known, pod.cluster).platforms)))
 
-    def _earned_tolerations(
-        self, demands: NodeDemands, terms: _Terms, common: CommonPlatforms
-    ) -> tuple[Toleration, ...]:
+    def _additions(
+        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, required: RequiredNodes
+    ) -> Additions:
+        """What the pod is given. Tolerations and a preference it gets only if all its images are known."""
+        tolerations, preferred = tuple[Toleration, ...](), tuple[PreferredSchedulingTerm, ...]()
+        if pod.known and not pod.unresolved:
+            common = self.common(pod.known, pod.cluster)
+            tolerations = self._earned_tolerations(demands, common)
+            preferred = self._plan_preferred(pod, own, demands, common)
+        return Additions(
+            tolerations=tolerations,
+            required=required.terms,
+            preferred=preferred,
+            scheduler_name_was=replaced_scheduler(own.scheduler_name, self._settings.scheduler_name),
+            is_preferring=pod.overrides.is_preferring if self._prefers_for(pod.overrides) else None,
+        )
+
+    def _earned_tolerations(self, demands: NodeDemands, common: CommonPlatforms) -> tuple[Toleration, ...]:
         """The tolerations of rules on whose every platform all images run.
 
         Not those that the pod covers already, nor those of rules for platforms that its author allows none of.
@@ -281,9 +316,8 @@ class Planner:
         present = [each for each in demands.tolerations if not each.key or each.key in self._keys]
         added = []
         for rule, platforms in common.rules:
-            if any(_may_run(terms, platform) for platform in platforms) and not any(
-                covers(each, rule.toleration) for each in present
-            ):
+            is_allowed = any(may_allow(demands, platform) for platform in platforms)
+            if is_allowed and not any(covers(each, rule.toleration) for each in present):
                 present.append(rule.toleration)
                 added.append(rule.toleration)
         return tuple(added)
@@ -293,32 +327,16 @@ class Planner:
         return self._prefers or (self._requires and overrides.names_architecture)
 
     def _plan_preferred(
-        self, pod: PodInput, own: SchedulingSpec, architectures: Set[str]
+        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
     ) -> tuple[PreferredSchedulingTerm, ...]:
+        """The terms for a pod that its author leaves a choice of architectures."""
         preference = preference_for(self._policy, pod.overrides)
         if not preference or not self._prefers_for(pod.overrides):
             return ()
+        architectures = {each.architecture for each in common.platforms if may_allow(demands, each)}
         node_affinity = (own.affinity and own.affinity.node_affinity) or NodeAffinity()
-        return plan_preferred(node_affinity.preferred or (), preference, architectures)
-
-
-def _may_run(terms: _Terms, platform: Platform) -> bool:
-    return terms is None or any(each.allow(platform) for each in terms)
-
-
-def _choice(terms: _Terms, common: CommonPlatforms) -> Set[str]:
-    """The architectures on which the pod runs and that its author allows; none if it has no choice of them."""
-    found = common.architectures
-    if len(found) > 1 and terms is not None:
-        found = frozenset(each.architecture for each in common.platforms if _may_run(terms, each))
-    return found if len(found) > 1 else frozenset()
-
-
-def _nothing_known(pod: PodInput) -> tuple[str, ...]:
-    return tuple(
-        f"no node affinity was written: nothing is known of image {shown_reference(image.reference)} ({fact.cause})"
-        for image, fact in pod.unresolved[:1]
-    )
+        own_terms = node_affinity.preferred or ()
+        return plan_preferred(own_terms, preference, architectures) if len(architectures) > 1 else ()
 
 
 def _row_bytes(known: Set[Set[Platform]]) -> int:

@@ -225,7 +225,9 @@ class Relaxer:
         spec = cast("JsonObject", document["spec"])
         written = cast("list[Json]", spec.get(_TOLERATIONS) or [])
         without = {**spec, _TOLERATIONS: [one for index, one in enumerate(written) if index not in offered]}
-        given = () if left_out else self._planner.plan(pod, msgspec.convert(without, SchedulingSpec)).tolerations
+        given = (
+            () if left_out else self._planner.plan(pod, msgspec.convert(without, SchedulingSpec)).additions.tolerations
+        )
         gone = [index for index in offered if any(covers(each, own[index]) for each in given)]
         if gone:
             spec[_TOLERATIONS] = [one for index, one in enumerate(written) if index not in gone]

@@ -27,7 +27,7 @@ from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
 from extender.placement.patch import Operation, apply, diff
-from extender.placement.planning import AdmissionSettings
+from extender.placement.planning import AdmissionSettings, Outcome
 from extender.placement.policy import Policy
 from extender.placement.reasons import shown_reference
 from extender.placement.template_problems import ReviewedTemplate, TemplateProblem, problems_of, too_large
@@ -260,15 +260,15 @@ class Templates:
     ) -> ReviewedTemplate:
         template, spec = changed.template, changed.pod.spec
         assert spec is not None  # noqa: S101 -- a template has a PodSpec
-        wanted = self._required.plan(changed.pod, question.images, facts, question.overrides, cluster)
+        plan = self._required.plan(changed.pod, question.images, facts, question.overrides, cluster)
         is_daemon_set = template.kind == DAEMON_SET
         return ReviewedTemplate(
             place=template.place,
             images=question.images,
             facts=facts,
             demands=demands_of(spec),
-            tolerations=() if is_daemon_set else wanted.tolerations,
-            contradicts=wanted.impossible,
+            tolerations=() if is_daemon_set else plan.additions.tolerations,
+            contradicts=plan.outcome is Outcome.IMPOSSIBLE,
             names_secrets=bool(spec.image_pull_secrets and template.namespace),
             is_daemon_set=is_daemon_set,
             host_network=bool(spec.host_network),

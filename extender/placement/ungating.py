@@ -5,7 +5,6 @@ read is not patched. It takes our gate and label off and leaves the gates of oth
 pod that a gate holds is in ValidatePodUpdate of pkg/apis/core/validation. Uses no HTTP and no clock.
 """
 
-import enum
 from collections.abc import Sequence
 from typing import cast
 
@@ -28,21 +27,9 @@ from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import encode_ungating
 from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
 from extender.placement.nodes import NO_NODES, ClusterNodes
-from extender.placement.planning import AdmissionSettings, Planner, Wanted
+from extender.placement.planning import AdmissionSettings, Outcome, Planner
 from extender.placement.policy import Policy
-from extender.placement.reasons import held_text, left_text, passed_text
-
-
-class UngatingOutcome(enum.StrEnum):
-    """What happens to a held pod. `hold` is the only one without a patch."""
-
-    HOLD = "hold"
-    KNOWN = "known"
-    ASSUMED = "assumed"
-    PASSED = "passed"
-    IMPOSSIBLE = "impossible"
-    OBSERVED = "observed"
-    EXEMPT = "exempt"
+from extender.placement.reasons import left_text
 
 
 class Ungating(msgspec.Struct, frozen=True):
@@ -52,7 +39,7 @@ class Ungating(msgspec.Struct, frozen=True):
     is nothing to explain.
     """
 
-    outcome: UngatingOutcome
+    outcome: Outcome
     patch: bytes = b""
     reason: str = ""
 
@@ -67,14 +54,14 @@ class UngatingPlanner:
     def __init__(self, policy: Policy, settings: AdmissionSettings) -> None:
         self._policy = policy
         self._settings = settings
-        self._planner = Planner(policy, settings)
+        self._planner = Planner(policy, msgspec.structs.replace(settings, scheduler_name=""))
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Ungating | None:
         """The ungating of a pod whose images do not matter or that is only observed; None if they must be looked up."""
         if untouched(pod, overrides, self._policy):
-            return Ungating(UngatingOutcome.EXEMPT, _patch(pod, {REASON: None}, {}))
+            return Ungating(Outcome.EXEMPT, _patch(pod, {REASON: None}, {}))
         if overrides.mode is Mode.OBSERVE:
-            return Ungating(UngatingOutcome.OBSERVED, _patch(pod, {REASON: None}, {}))
+            return Ungating(Outcome.OBSERVED, _patch(pod, {REASON: None}, {}))
         return None
 
     def plan(
@@ -102,36 +89,26 @@ class UngatingPlanner:
             return _leave(pod, excess)
         annotated = value_at(document, *ADDED_PATH[:-1])
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        wanted = self._planner.plan(decided, scheduling_of(document), expired=expired)
-        if wanted.held and not wanted.impossible:
-            return Ungating(UngatingOutcome.HOLD, reason=held_text(wanted.held))
-        why = "as it was held for long enough" if expired else "as the settings say"
-        passed = "" if wanted.impossible else passed_text(wanted.passed, why)
-        reason = "; ".join(filter(None, (passed, wanted.reason)))
+        plan = self._planner.plan(decided, scheduling_of(document), may_hold=True, expired=expired)
+        if plan.outcome is Outcome.HOLD:
+            return Ungating(Outcome.HOLD, reason=plan.reason)
         present = annotated if isinstance(annotated, dict) else {}
         at_creation = read_record(present.get(ADDED)) or NOTHING
-        added = msgspec.structs.replace(add(document, wanted), scheduler_name_was=at_creation.scheduler_name_was)
+        added = msgspec.structs.replace(plan.additions, scheduler_name_was=at_creation.scheduler_name_was)
+        add(document, plan.additions)
         if excess := excess_with(added, document):
             return _leave(pod, excess)
         annotations = {
             key: value
-            for key, value in _annotations(added, reason, wanted.platforms).items()
+            for key, value in _annotations(added, plan.reason, plan.platforms).items()
             if value is not None or key in present
         }
-        return Ungating(_outcome_of(wanted), _patch(pod, annotations, _spec(document, added)), reason)
+        return Ungating(plan.outcome, _patch(pod, annotations, _spec(document, added)), plan.reason)
 
 
 def _leave(pod: CreatedPod, excess: str) -> Ungating:
     reason = left_text(excess)
-    return Ungating(UngatingOutcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
-
-
-def _outcome_of(wanted: Wanted) -> UngatingOutcome:
-    if wanted.impossible:
-        return UngatingOutcome.IMPOSSIBLE
-    if wanted.passed:
-        return UngatingOutcome.PASSED
-    return UngatingOutcome.ASSUMED if wanted.assumed else UngatingOutcome.KNOWN
+    return Ungating(Outcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
 
 
 def _annotations(added: Additions, reason: str, platforms: str | None) -> JsonObject:

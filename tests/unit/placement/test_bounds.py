@@ -15,11 +15,10 @@ from extender.placement.facts import MOST_IMAGES, ImageFact, Unknown, fact_of, i
 from extender.placement.gate import GATE
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.nodes import ClusterNodes
-from extender.placement.planning import AdmissionSettings, Planner
+from extender.placement.planning import AdmissionSettings, Outcome, Planner
 from extender.placement.policy import Policy
 from extender.placement.template_problems import LINE_CHARACTERS, Problem
 from extender.placement.templates import TemplateOwner, Templates
-from extender.placement.ungating import UngatingOutcome
 from tests.builders import AMD64, ARCH, built_for, created, expression, platforms, pod, with_terms
 from tests.unit.placement.held_pods import OURS, patch_of, release
 from tests.unit.placement.json_patch import apply
@@ -98,7 +97,7 @@ def test_a_pod_beyond_the_bounds_is_left_with_a_warning(document: Json) -> None:
 def test_a_pod_beyond_the_bounds_that_is_held_is_let_go(document: Json) -> None:
     stored = created({**document, "spec": {**document["spec"], "schedulingGates": [OURS]}})
     found = release(stored, *[AMD64] * len(images_of(stored)), admission=ADMISSION)
-    assert found.outcome is UngatingOutcome.PASSED
+    assert found.outcome is Outcome.PASSED
     assert patch_of(found)["metadata"]["annotations"] == {REASON: found.reason}
     assert patch_of(found)["spec"] == {"schedulingGates": [{"$patch": "delete", **OURS}]}
 

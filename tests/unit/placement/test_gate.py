@@ -11,8 +11,7 @@ from extender.placement.annotations import ADDED, MODE, REASON, UNKNOWN
 from extender.placement.facts import ImageFact, Pending, Unknown
 from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, encode_ungating
 from extender.placement.mutation import AdmissionOutcome
-from extender.placement.planning import AdmissionSettings
-from extender.placement.ungating import UngatingOutcome
+from extender.placement.planning import AdmissionSettings, Outcome
 from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, Json, pod, with_terms
 from tests.unit.placement.held_pods import OTHERS, OURS, held, patch_of, release
 from tests.unit.placement.json_patch import apply
@@ -228,7 +227,7 @@ def test_patch_lets_go_of_a_known_pod_in_one_request() -> None:
     """It names uid and version, takes off gate and label, and has whole lists, as the API server replaces them."""
     own = {"key": "tenant", "operator": "Exists"}
     found = release(held(tolerations=[own]), MULTI)
-    assert found.outcome is UngatingOutcome.KNOWN
+    assert found.outcome is Outcome.KNOWN
     metadata, spec = (patch_of(found)[part] for part in ("metadata", "spec"))
     assert (metadata["uid"], metadata["resourceVersion"]) == ("u1", "7")
     assert metadata["labels"] == {GATED_LABEL: None}
@@ -246,19 +245,19 @@ def test_patch_lets_go_of_a_known_pod_in_one_request() -> None:
 def test_pod_stays_held_for_an_image_that_is_not_known() -> None:
     """Nothing is sent, unless its author does not want it held."""
     found = release(held(2), AMD64, COLD)
-    assert (found.outcome, found.patch) == (UngatingOutcome.HOLD, b"")
+    assert (found.outcome, found.patch) == (Outcome.HOLD, b"")
     assert found.reason.startswith("image app-1:1 is not known yet (looking-up")
-    assert release(held(annotations={UNKNOWN: "pass"}), COLD).outcome is UngatingOutcome.PASSED
+    assert release(held(annotations={UNKNOWN: "pass"}), COLD).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
     ("then", "outcome", "term"),
     [
-        ("pass", UngatingOutcome.PASSED, matching(IN_BOTH, LINUX)),
-        ("assume", UngatingOutcome.ASSUMED, matching(IN_AMD64, LINUX)),
+        ("pass", Outcome.PASSED, matching(IN_BOTH, LINUX)),
+        ("assume", Outcome.ASSUMED, matching(IN_AMD64, LINUX)),
     ],
 )
-def test_expired_pod_is_let_go_as_the_operator_wants(then: str, outcome: UngatingOutcome, term: Json) -> None:
+def test_expired_pod_is_let_go_as_the_operator_wants(then: str, outcome: Outcome, term: Json) -> None:
     admission = settings("required", rules=(), unknown="gate", after_gate=then)
     found = release(held(2), MULTI, COLD, expired=True, admission=admission)
     assert (found.outcome, terms_of(patch_of(found))) == (outcome, [term])
@@ -275,7 +274,7 @@ def test_impossible_pod_is_let_go_to_wait_with_its_reason(mode: str, impossible:
     admission = settings(mode, unknown="gate", impossible=impossible)
     for own, terms in ((None, [matching(NO_NODE)]), (OWN, [{}, matching(ZONE, NO_NODE)])):
         found = release(held(3, affinity=own), AMD64, ARM64, COLD, admission=admission)
-        assert (found.outcome, terms_of(patch_of(found))) == (UngatingOutcome.IMPOSSIBLE, terms)
+        assert (found.outcome, terms_of(patch_of(found))) == (Outcome.IMPOSSIBLE, terms)
         assert found.reason.startswith("no platform is common to all images: ")
 
 
@@ -288,7 +287,7 @@ def test_pods_of_one_template_get_one_patch() -> None:
 def test_pod_that_is_not_enforced_is_let_go_alone(mode: str) -> None:
     """At once, with nothing added, and without the reason that the policy has written."""
     found = release(held(annotations={REASON: "held"}), COLD, namespace={MODE: mode})
-    assert found.outcome is (UngatingOutcome.OBSERVED if mode == "observe" else UngatingOutcome.EXEMPT)
+    assert found.outcome is (Outcome.OBSERVED if mode == "observe" else Outcome.EXEMPT)
     gone = {"annotations": {REASON: None}, "labels": {GATED_LABEL: None}}
     assert patch_of(found) == {
         "metadata": {"uid": "u1", "resourceVersion": "7", **gone},

@@ -20,8 +20,8 @@ from extender.placement.annotations import Mode
 from extender.placement.facts import Pending, Unknown, known_platforms
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.node_match import Rule, demands_of, obstacles
+from extender.placement.planning import Outcome
 from extender.placement.policy import is_exempt
-from extender.placement.ungating import UngatingOutcome
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
 from extender.reports.explanation import Subject, explain
@@ -75,7 +75,7 @@ class Sayings(Outlets):
     def release(self) -> Answers:
         held = self.held()
         release = self.plan_release(held, expired=False)
-        if release.outcome is UngatingOutcome.HOLD:
+        if release.outcome is Outcome.HOLD:
             return dict.fromkeys(self.nodes)
         said = self._unless_unlabelled(self._own(merged(held, msgspec.json.decode(release.patch))["spec"]))
         return self._unless_assumed(self._unless_narrowed(said))

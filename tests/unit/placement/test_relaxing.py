@@ -52,7 +52,9 @@ def relaxer(*targets: str) -> Relaxer:
 def relax(*facts: ImageFact, targets: tuple[str, ...] = (), daemon: bool = False, **spec: Any) -> Relaxation:
     containers = [{"name": f"c{index}", "image": f"app-{index}:1"} for index, _ in enumerate(facts)]
     pod = created({"spec": {"containers": containers, **spec}})
-    return relaxer(*targets).relax(pod, images_of(pod), facts, Overrides(), is_daemon_set=daemon)
+    images = images_of(pod)
+    of_volumes = [Anywhere()] * (len(images) - len(facts))
+    return relaxer(*targets).relax(pod, images, [*facts, *of_volumes], Overrides(), is_daemon_set=daemon)
 
 
 def changed(*facts: ImageFact, **spec: Any) -> dict[str, Any]:
@@ -233,7 +235,7 @@ NODES = [
 def nodes_of(pod: CreatedPod, spec: Any, facts: list[ImageFact]) -> set[int]:
     planned = PodInput(images_of(pod), facts, Overrides(), NO_NODES)
     own = msgspec.convert(spec, SchedulingSpec)
-    given, demands = Planner(POLICY, ADMISSION).plan(planned, own).tolerations, demands_in(own)
+    given, demands = Planner(POLICY, ADMISSION).plan(planned, own).additions.tolerations, demands_in(own)
     demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *given))
     return {index for index, node in enumerate(NODES) if not obstacles(demands, node)}
 
