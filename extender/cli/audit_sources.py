@@ -31,12 +31,12 @@ from extender.kubernetes.pod_templates import (
     unread_images,
 )
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedSpec
-from extender.manifests.nodes import BYTE_ORDER_MARK
 from extender.manifests.stream import ManifestError, decode_stream
 from extender.placement.facts import PodImage
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+from extender.yaml_nodes import BYTE_ORDER_MARK
 
 _MOST_IMAGES = 100_000  # lines of a list
 _COUNT_OR_COMMENT = re.compile(r"^[ \t]*\d+[ \t]+|(?:^|(?<=[ \t]))#.*")

@@ -10,8 +10,8 @@ import msgspec
 from extender.cli.kustomizations import find_patches
 from extender.errors import ConfigError
 from extender.kubernetes.pod_templates import KubernetesObject, is_patch, named, pods_of
-from extender.manifests.nodes import BYTE_ORDER_MARK
 from extender.manifests.stream import ManifestError, decode_stream, read_stream
+from extender.yaml_nodes import BYTE_ORDER_MARK
 
 STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")

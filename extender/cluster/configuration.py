@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Literal
 import aiohttp
 import msgspec
 
-from extender.bounded_yaml import InvalidYaml, read_yaml
+from extender.bounded_yaml import InvalidYaml
 from extender.errors import ClusterError
 from extender.regular_files import check_regular, read_file
 from extender.tls_context import new_client_context, unverified_context
+from extender.yaml_values import read_yaml
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration

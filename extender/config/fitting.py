@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 import msgspec
 from msgspec import inspect
 
-from extender.bounded_yaml import FALSE, TRUE, PlainText
 from extender.config.tree import settings
 from extender.masked import masked_value, without_password
+from extender.yaml_values import FALSE, TRUE, PlainText
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _SHOWN_CHARACTERS = 200

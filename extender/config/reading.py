@@ -8,11 +8,12 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from extender.bounded_yaml import InvalidYaml, PlainText, read_texts
+from extender.bounded_yaml import InvalidYaml
 from extender.config.checks import name_problems, problems_of
 from extender.config.fitting import Fitting, field_of, is_section, is_text, members_of
 from extender.config.tree import Config
 from extender.errors import ConfigError
+from extender.yaml_values import PlainText, read_texts
 
 _CONFIG = inspect.type_info(Config)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from extender.bounded_yaml import InvalidYaml, read_yaml
+from extender.bounded_yaml import InvalidYaml
 from extender.credential_sources import Source
 from extender.credentials.credential_provider_v1 import (
     CONFIG_VERSIONS,
@@ -24,6 +24,7 @@ from extender.credentials.providers import CredentialsUnavailable, NamedSources,
 from extender.durations import parse_seconds
 from extender.errors import ConfigError, naming
 from extender.regular_files import read_file
+from extender.yaml_values import read_yaml
 
 _TIMEOUT_SECONDS = 60.0  # the kubelet's
 

@@ -17,13 +17,17 @@ from typing import Any, NamedTuple, TypeAlias
 from extender.bounded_yaml import InvalidYaml
 from extender.kubernetes.documents import Json, JsonObject
 from extender.kubernetes.pod_templates import Path
-from extender.manifests.nodes import BYTE_ORDER_MARK, Pair, TextNode, compose, is_merge, key_of, value_of
 from extender.manifests.stream import ManifestError, node_of
-from extender.manifests.yaml_scalars import needs_quotes
 from extender.placement.patch import Operation
+from extender.yaml_nodes import BYTE_ORDER_MARK, Pair, TextNode, compose, is_merge
+from extender.yaml_values import key_of, value_of
 
 _Value: TypeAlias = Any  # a plain value on the way to a part of it
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # in JSON, two of which are one character; no YAML
+# Words and the first characters of numbers, dates and marks, in YAML 1.1 and 1.2. Kubernetes' YAML reader takes y and
+# n as booleans, which other readers of YAML 1.1 do not.
+# https://yaml.org/type/ and https://github.com/yaml/go-yaml/blob/v2.4.3/resolve.go
+_READ_OTHERWISE = re.compile(r"(?i:y|n|yes|no|on|off|true|false|null)|[-+.0-9~=<][-+.:~=<\w]*|")
 _PLAIN = re.compile(r"[\w./][\w./-]*", re.ASCII)
 
 
@@ -283,7 +287,7 @@ class _Editor:
     def _scalar(self, value: Json) -> str:
         if not isinstance(value, str) or self._is_json:
             return json.dumps(value, ensure_ascii=False)
-        if _PLAIN.fullmatch(value) and not needs_quotes(value):
+        if _PLAIN.fullmatch(value) and not _READ_OTHERWISE.fullmatch(value):
             return value
         return "'" + value.replace("'", "''") + "'" if value.isprintable() else json.dumps(value)
 

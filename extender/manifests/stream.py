@@ -16,7 +16,8 @@ import msgspec
 from extender.bounded_yaml import InvalidYaml
 from extender.errors import ExtenderError
 from extender.kubernetes.documents import Json
-from extender.manifests.nodes import BYTE_ORDER_MARK, TextNode, compose, value_of
+from extender.yaml_nodes import BYTE_ORDER_MARK, TextNode, compose
+from extender.yaml_values import value_of
 
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _LEAST = 4  # bytes behind a JSON object that kubectl takes for YAML

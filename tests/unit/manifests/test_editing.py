@@ -9,9 +9,9 @@ import yaml
 from extender.kubernetes.documents import Json
 from extender.kubernetes.pod_templates import Path
 from extender.manifests.editing import edit_document
-from extender.manifests.nodes import value_of
 from extender.manifests.stream import ManifestError, node_of
 from extender.placement.patch import Operation, diff
+from extender.yaml_values import value_of
 
 TOLERATION = {"value": "true"}
 ADD = Operation("add", "/spec/tolerations", [TOLERATION])

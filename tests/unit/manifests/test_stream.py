@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.bounded_yaml import InvalidYaml, check_yaml
+from extender.bounded_yaml import InvalidYaml, bounded_events
 from extender.manifests.stream import ManifestError, StreamDocument, decode_stream, read_stream
 
 
@@ -77,9 +77,9 @@ def test_an_error_has_its_line_and_column() -> None:
 def test_what_is_not_yaml_is_refused_with_its_line(text: str, says: str) -> None:
     """Whatever its kind, if it has one: nobody knows what the rest of a file would be that is cut off."""
     with pytest.raises(InvalidYaml, match=says):
-        check_yaml(text)
+        list(bounded_events(text))
 
 
 @pytest.mark.parametrize("text", ["", "%YAML 1.1\n---\na: 1\n...\n---\nb: !x &b [c]\n", "\ufeffa: 1\n", "---\n---\n"])
 def test_what_is_yaml_is_no_error(text: str) -> None:
-    check_yaml(text)
+    list(bounded_events(text))
