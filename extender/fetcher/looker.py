@@ -59,8 +59,8 @@ class _FailedAttempt(NamedTuple):
 class Looker:
     """Answers questions about images."""
 
-    def __init__(self, images: RegistryImages, operator: OperatorKeyring) -> None:
-        self._images = images
+    def __init__(self, registry: RegistryImages, operator: OperatorKeyring) -> None:
+        self.registry = registry
         self._operator = operator
 
     @property
@@ -151,22 +151,22 @@ class Looker:
         A HEAD comes first where its answer may do: it proves this credential's access to content that is known. What is
         new takes a GET whatever a HEAD says, unless nodes get digests from others than those that know tags.
         """
-        reference, images, stated = look.reference, self._images, None
-        if look.known or images.resolves_elsewhere(reference):
+        reference, registry, stated = look.reference, self.registry, None
+        if look.known or registry.resolves_elsewhere(reference):
             try:
-                stated = await images.state_digest(reference, credential)
+                stated = await registry.head_manifest(reference, credential)
             except _NOT_BY_HEAD as exc:
                 if isinstance(exc, _UNCONNECTED):
                     raise
         if stated in look.known:
             return stated, None
         try:
-            image = await images.describe(reference.pinned_to(stated) if stated else reference, credential)
+            image = await registry.describe(reference.pinned_to(stated) if stated else reference, credential)
         except (ManifestNotFound, InvalidManifest):
             # The tag has just moved, or the header is wrong (some registries do that): the bytes behind it decide.
             if reference.digest or not stated:
                 raise
-            image = await images.describe(reference, credential)
+            image = await registry.describe(reference, credential)
         return image.digest, image
 
     def _failed(self, look: Look, refusals: Sequence[_FailedAttempt], silent: Collection[str]) -> Failed:

@@ -26,7 +26,6 @@ from extender.registry.http import open_session
 from extender.registry.image_description import RegistryImages
 from extender.registry.mirror_failover import MirrorCredentials
 from extender.registry.mirror_files import MirrorFiles
-from extender.registry.registry_client import RegistryClient
 from extender.watched_files import FileWatcher
 
 HeardOf: TypeAlias = Callable[[ImageReference, Endpoint, str], None]
@@ -35,13 +34,9 @@ _LOOKED_AT: ContextVar[ImageReference | None] = ContextVar("looked at", default=
 
 
 class LocalSources(Looker):
-    """Asks registries and credential providers in this process. `registry` is for what commands ask besides."""
+    """Asks registries and credential providers in this process."""
 
     is_ready = True  # settings that cannot be used have not been opened
-
-    def __init__(self, registry: RegistryClient, operator: OperatorKeyring) -> None:
-        super().__init__(RegistryImages(registry), operator)
-        self.registry = registry
 
     async def list_tags(self, look: Look) -> list[str]:
         """Returns the tags of the image's repository, as the registry orders them. Raises RegistryError."""
@@ -122,7 +117,7 @@ async def _open(
             patience_seconds=patience_seconds,
         )
     )
-    registry = RegistryClient(
+    registry = RegistryImages(
         session,
         timeout_seconds=settings.timeout_seconds,
         plain_http=frozenset(settings.plain_http),

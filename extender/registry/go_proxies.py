@@ -20,9 +20,10 @@ _Address = IPv4Address | IPv6Address
 
 def proxy_for(url: URL) -> URL | None:
     """Returns the proxy that is named for the URL; None if there is none."""
-    if not url.raw_host:
+    environment = tuple(map(os.environ.get, _VARIABLES))
+    if not url.raw_host or not any(environment):
         return None
-    return _find_proxy(url.scheme, url.raw_host, str(url.port), tuple(map(os.environ.get, _VARIABLES)))
+    return _find_proxy(url.scheme, url.raw_host, str(url.port), environment)
 
 
 def proxy_of(scheme: str) -> URL | None:

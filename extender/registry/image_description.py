@@ -1,4 +1,4 @@
-"""Answers about an image: the digest of its tag, and its description with the manifests and configs that this needs.
+"""The description of an image, from its manifest and from the manifests and configs that this names.
 
 Decides what is fetched, and sets the limits on it.
 """
@@ -55,30 +55,15 @@ _LASTING = (
 )
 
 
-class RegistryImages:
-    """What registries answer about images.
-
-    Raises RegistryError, InvalidManifest and UnsupportedManifest, and nothing else.
-    """
-
-    def __init__(self, client: RegistryClient) -> None:
-        self._client = client
-
-    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
-        """Returns the digest that the registry states, unverified; None if the image must be described instead."""
-        return await self._client.head_manifest(reference, credential)
-
-    def resolves_elsewhere(self, reference: ImageReference) -> bool:
-        """Whether nodes ask others for the digest of its tag than for the bytes behind that."""
-        return not reference.digest and self._client.resolves_elsewhere(reference)
+class RegistryImages(RegistryClient):
+    """A client that describes images too. Raises UnsupportedManifest besides."""
 
     async def describe(self, reference: ImageReference, credential: Credential) -> Image:
         """Returns what the bytes behind the reference say, by its digest if it has one, else by its tag.
 
         It has 64 platforms and 65 skipped parts at most.
         """
-        manifest = await self._client.fetch_manifest(reference, credential)
-        return await describe_image(self._client, reference, manifest, credential)
+        return await describe_image(self, reference, await self.fetch_manifest(reference, credential), credential)
 
 
 async def describe_image(

@@ -197,10 +197,12 @@ class RegistryClient:
         return self._mirrors.endpoints_for(reference, self._plain_http)
 
     def resolves_elsewhere(self, reference: ImageReference) -> bool:
-        """Whether the first that nodes ask for tags is another than the first that they ask for digests.
+        """Whether nodes ask another for the digest of the image's tag than for the bytes behind that.
 
         Such a mirror spares the registry's quota. Raises RegistryError as `endpoints_for`.
         """
+        if reference.digest:
+            return False
         endpoints = self.endpoints_for(reference)
         by_tag, by_digest = (
             next((each for each in endpoints if capability in each.capabilities), None)

@@ -133,7 +133,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         return Endpoint(
             name=there.domain if is_host else (root.host_port_subcomponent or ""),
             root=root,
-            repository=rewritten(there.path, place.rewrites),
+            repository=rewritten(there.path, place.rewrites) if place.rewrites else there.path,
             mirror_of=mirror_of,
             namespace=mirror_of if place.namespace is None else place.namespace,
             credentials=place.credentials if mirror_of else "image",

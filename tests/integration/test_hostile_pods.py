@@ -53,7 +53,7 @@ _MOST_CALLS = 500_000  # 10,000 maps of an object are searched for templates; no
 class _EmptyRegistry(LocalLooks):
     """Has no image, and answers at once."""
 
-    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise ManifestNotFound("no such image")
 
     async def describe(self, reference: ImageReference, credential: Credential) -> Image:

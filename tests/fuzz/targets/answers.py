@@ -44,7 +44,7 @@ _Check = Callable[[Json, Json], None]
 
 
 class _EmptyRegistry(LocalLooks):
-    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise ManifestNotFound("no such image")
 
     async def describe(self, reference: ImageReference, credential: Credential) -> Image:

@@ -30,7 +30,7 @@ from tests.integration.registry.conftest import ANN, INDEX, MakeClient, app_at, 
 
 BOTH = ["linux/amd64", "linux/arm64"]
 OPERATOR = Credential("operator", "word", CredentialId("operator"))
-MakeMirrored = Callable[..., RegistryClient]
+MakeMirrored = Callable[..., RegistryImages]
 
 
 class Watched(FaultyRegistry):
@@ -56,7 +56,7 @@ def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) 
         ca_files: Sequence[str] = (),
         logins: tuple[Credential, ...] = (ANONYMOUS,),
         timeout_seconds: float = 10.0,
-    ) -> RegistryClient:
+    ) -> RegistryImages:
         folder = tmp_path / "hosts" / domain
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hosts.toml").write_text(hosts)
@@ -64,7 +64,7 @@ def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) 
         async def operators(reference: ImageReference) -> tuple[Credential, ...]:
             return logins
 
-        return RegistryClient(
+        return RegistryImages(
             session,
             timeout_seconds=timeout_seconds,
             plain_http=frozenset((domain,)),
@@ -136,7 +136,7 @@ async def test_a_mirror_for_digests_alone_spares_the_registry_a_get(make_mirrore
             ('["pull", "resolve"]', [], "GET /v2/team/app/manifests/1"),
         ):
             client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\ncapabilities = {capabilities}\n')
-            looker = Looker(RegistryImages(client), OperatorKeyring(token_bytes=bytes))
+            looker = Looker(client, OperatorKeyring(token_bytes=bytes))
             seen = await looker.look(Look(tenant="shop", reference=image, kubelet_name=image, seconds=20))
             assert isinstance(seen, SeenImage)
             assert (seen.digest, upstream.paths) == (digest, at_registry)

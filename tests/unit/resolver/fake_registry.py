@@ -86,7 +86,7 @@ class LocalLooks(RegistryImages):
 
 
 class FakeRegistry(LocalLooks):
-    """Sources for all hosts, with a HEAD for `state_digest` and a GET for `describe`.
+    """Sources for all hosts, with a HEAD for `head_manifest` and a GET for `describe`.
 
     A repository that is not in `readers`, which are user names or `anonymous`, is public.
     """
@@ -139,7 +139,7 @@ class FakeRegistry(LocalLooks):
     def methods(self) -> Counter[str]:
         return Counter(method for method, _, _ in self.requests)
 
-    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         await self._admit("HEAD", reference, credential)
         if not self.knows_head:
             return None

@@ -48,7 +48,7 @@ class Registries(LocalLooks):
         self.begun_after: dict[str, int] = {}  # how many requests had ended at the shared host
         self._chance = chance
 
-    async def state_digest(self, reference: ImageReference, credential: Credential) -> str | None:
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         raise AssertionError("a new name takes no HEAD")
 
     async def describe(self, reference: ImageReference, credential: Credential) -> Image:
