@@ -125,7 +125,7 @@ async def _open(
         mirrors=mirrors,
         mirror_credentials=_for_mirrors(operator, mirrors),
         guard=guard,
-        heard=hear,
+        heard=hear if heard else None,
     )
     await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
     return (HeardSources if heard else LocalSources)(registry, operator)

@@ -25,17 +25,11 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.rests import REFUSALS, Failure, Rests, has_answered
-from extender.registry_figures import MIRRORS
 
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]
 MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]]
 Heard = Callable[[Endpoint, str], None]
-_DENIALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage)
-
-
-def unheard(_endpoint: Endpoint, _answered: str) -> None:
-    """Does nothing, for those who do not want to hear what each endpoint answered."""
 
 
 async def nobody(_reference: ImageReference) -> tuple[Credential, ...]:
@@ -53,7 +47,7 @@ class MirrorFailover:
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
         rests: Rests,
-        heard: Heard = unheard,
+        heard: Heard | None = None,
     ) -> None:
         """`endpoints_for` returns an image's endpoints in order. `heard` receives what each answered, in words.
 
@@ -84,10 +78,12 @@ class MirrorFailover:
             try:
                 answer = await self._ask_endpoint(endpoint, reference, credential, ask, is_last_hope=is_last_hope)
             except (RegistryError, InvalidManifest) as exc:
-                self._heard(endpoint, str(exc))
+                if self._heard:
+                    self._heard(endpoint, str(exc))
                 (blocked if endpoint.not_asked else failures).append(exc)
             else:
-                self._heard(endpoint, "it has the image")
+                if self._heard:
+                    self._heard(endpoint, "it has the image")
                 return answer
         raise _verdict(failures or blocked) if failures or blocked else _nowhere(reference, capability)
 
@@ -100,49 +96,30 @@ class MirrorFailover:
         if self._guard:
             self._guard.check_registry(endpoint.root)
         refusals: list[RegistryDenied | RegistryThrottled] = []
-        for shown in await self._credentials_for(endpoint, reference, credential):
+        images = endpoint.credentials == "image"
+        for shown in (credential,) if images else await self._credentials_for(endpoint, reference, credential):
             try:
-                return await self._ask_unless_resting(endpoint, shown, ask, is_last_hope=is_last_hope)
+                async with self._rests.attempt(endpoint, shown.id, is_last_hope=is_last_hope):
+                    return await self._ask(endpoint, shown, ask)
             except (RegistryDenied, RegistryThrottled) as exc:
                 refusals.append(exc)
         raise next((each for each in refusals if isinstance(each, RegistryThrottled)), refusals[-1])
 
-    async def _ask_unless_resting(self, endpoint: Endpoint, shown: Credential, ask: Ask[T], *, is_last_hope: bool) -> T:
-        """Returns the result with this credential, and records whether the endpoint is to rest.
-
-        That is over plain HTTP if the endpoint has that and no connection over TLS comes about.
-        """
-        if is_last_hope:
-            await self._rests.wait_for_attempt(endpoint, shown.id)
+    async def _ask(self, endpoint: Endpoint, shown: Credential, ask: Ask[T]) -> T:
+        """Returns the result, over plain HTTP if the endpoint has that and no connection over TLS comes about."""
         try:
-            self._rests.admit(endpoint, shown.id, is_last_hope=is_last_hope)
-        except RegistryError:
-            _tally(endpoint, "resting")
-            raise
-        try:
-            try:
-                answer = await ask(endpoint, shown)
-            except RegistryUnreachable:
-                if endpoint.plain_root is None:
-                    raise
-                if self._guard:
-                    self._guard.check_registry(endpoint.plain_root)
-                plain = msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None)
-                answer = await ask(plain, shown)
-        except (RegistryError, InvalidManifest) as exc:
-            self._rests.record_failure(endpoint, shown.id, exc, is_last_hope=is_last_hope)
-            _tally(endpoint, "missing" if isinstance(exc, _DENIALS) else "failed")
-            raise
-        self._rests.record_answer(endpoint, shown.id)
-        _tally(endpoint, "answered")
-        return answer
+            return await ask(endpoint, shown)
+        except RegistryUnreachable:
+            if endpoint.plain_root is None:
+                raise
+        if self._guard:
+            self._guard.check_registry(endpoint.plain_root)
+        return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), shown)
 
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential
     ) -> tuple[Credential, ...]:
-        """Returns the credentials that the endpoint may receive, in the order to show them."""
-        if endpoint.credentials == "image":
-            return (credential,)
+        """Returns the credentials that a mirror may receive, in the order to show them."""
         there = ImageReference(endpoint.name, endpoint.own_repository, reference.tag, reference.digest)
         operators = await self._mirror_credentials(there)
         images = (credential,) if endpoint.credentials == "both" and credential not in operators else ()
@@ -172,8 +149,3 @@ def _verdict(failures: Sequence[Failure]) -> Failure:
 def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnavailable:
     what = "tags" if capability == "resolve" else "digests"
     return RegistryUnavailable(f"no place that has images of {reference.domain} may be asked for {what}")
-
-
-def _tally(endpoint: Endpoint, outcome: str) -> None:
-    if endpoint.mirror_of:
-        MIRRORS[outcome].inc()

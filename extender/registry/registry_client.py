@@ -29,7 +29,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource
 from extender.registry.http import Response, is_about_request, read_refusal, throttled
-from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
+from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody
 from extender.registry.quota import Quotas
 from extender.registry.rests import Rests
 from extender.registry.routes import Routes
@@ -73,7 +73,7 @@ class RegistryClient:
         mirrors: EndpointSource | None = None,
         mirror_credentials: MirrorCredentials = nobody,
         guard: AddressGuard | None = None,
-        heard: Heard = unheard,
+        heard: Heard | None = None,
     ) -> None:
         """`timeout_seconds` bounds each request, to a registry or a token server, with its body.
 

@@ -8,9 +8,10 @@ endpoint can be asked instead: a registry that hangs makes its mirrors hang. An 
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TypeGuard
 
+import msgspec
 import structlog
 
 from extender.circuit_breaker import Backoff, CircuitBreaker
@@ -30,6 +31,7 @@ from extender.errors import (
     RegistryUnreachable,
 )
 from extender.registry.endpoint import Endpoint
+from extender.registry_figures import MIRRORS
 from extender.tables import LruTable
 
 log = structlog.get_logger()
@@ -44,25 +46,23 @@ _LEAST_SECONDS = 1.0  # until whoever was refused asks again, as after a Retry-A
 _MOST_ROWS = 2048
 
 Failure = RegistryError | InvalidManifest
-REFUSALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest)
+_DENIALS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage)
+REFUSALS = (*_DENIALS, InvalidManifest)
 
 Key = tuple[str, str, CredentialId | None]
 """The root of an endpoint, the registry that it mirrors or nothing, and the account there or None for all of them."""
 
 
-class _Row:
+class _Row(msgspec.Struct):
     """What is known of a host or account: its breaker, if it is not closed, and what failed since its last answer.
 
-    `outcome` is set when the attempt that a breaker has let through has an outcome.
+    `outcome` is set when an attempt has an outcome since the breaker has let one through.
     """
 
-    __slots__ = ("answered_at", "breaker", "outcome", "unreached")
-
-    def __init__(self) -> None:
-        self.breaker: CircuitBreaker | None = None
-        self.outcome: asyncio.Event | None = None
-        self.answered_at = -math.inf
-        self.unreached: set[str] = set()
+    breaker: CircuitBreaker | None = None
+    outcome: asyncio.Event | None = None
+    answered_at: float = -math.inf
+    unreached: set[str] = msgspec.field(default_factory=set)
 
     @property
     def is_unreachable(self) -> bool:
@@ -79,19 +79,9 @@ class Rests:
         self._random = random
         self._rows: LruTable[Key, _Row] = LruTable(_MOST_ROWS)
 
-    async def wait_for_attempt(self, endpoint: Endpoint, account: CredentialId) -> None:
-        """Returns when the attempt has an outcome that finds out whether a rest is over, or when that is late.
-
-        Who begins in these moments would otherwise fail for as long as the attempt may take.
-        """
-        for row in filter(None, map(self._rows.get, _keys(endpoint, account))):
-            if row.breaker and row.outcome and not row.breaker.is_open and (seconds := row.breaker.wait_seconds()):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await row.outcome.wait()
-
-    def admit(self, endpoint: Endpoint, account: CredentialId, *, is_last_hope: bool) -> None:
-        """Returns if the account may ask the endpoint now.
+    @contextlib.asynccontextmanager
+    async def attempt(self, endpoint: Endpoint, account: CredentialId, *, is_last_hope: bool) -> AsyncIterator[None]:
+        """Lets the account ask the endpoint in the context's body, whose outcome is recorded.
 
         `is_last_hope`: no other endpoint is left to ask. Then only a host that cannot be reached rests.
 
@@ -99,56 +89,66 @@ class Rests:
             RegistryThrottled: the endpoint has asked this account to come back later.
             RegistryUnavailable: the endpoint has failed lately. Both errors say for how long it is not asked.
         """
-        of_endpoint, of_account = _keys(endpoint, account)
-        throttled = self._breaker(of_account)
-        if throttled and (seconds := throttled.wait_seconds()):
-            raise RegistryThrottled(_words(endpoint, seconds), max(seconds, _LEAST_SECONDS))
-        failed = self._breaker(of_endpoint, is_last_hope=is_last_hope)
-        if failed and (seconds := failed.wait_seconds()):
-            raise RegistryUnavailable(_words(endpoint, seconds), max(seconds, _LEAST_SECONDS))
-        for breaker in filter(None, (throttled, failed)):
-            breaker.admit()
-        for row in filter(None, map(self._rows.get, (of_endpoint, of_account))):
-            if row.breaker:
-                row.outcome = asyncio.Event()
+        root = str(endpoint.root)
+        of_host, of_account = (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, account)
+        host = self._row(of_host)
+        if is_last_hope:
+            await self._wait_for_probes(of_host, of_account)
+        throttled = self._rows.get(of_account)
+        if host.breaker or throttled:
+            _admit(endpoint, host, throttled, is_last_hope=is_last_hope)
+        try:
+            yield
+        except (RegistryError, InvalidManifest) as exc:
+            _count(endpoint, "missing" if isinstance(exc, _DENIALS) else "failed")
+            _end_probes(host, throttled)
+            if has_answered(exc):
+                self._record_answer(host, throttled)
+            else:
+                self._record_failure(endpoint, account, host, exc, is_last_hope=is_last_hope)
+            raise
+        _count(endpoint, "answered")
+        _end_probes(host, throttled)
+        self._record_answer(host, throttled)
 
-    def record_answer(self, endpoint: Endpoint, account: CredentialId) -> None:
+    async def _wait_for_probes(self, *keys: Key) -> None:
+        """Returns when the attempts have an outcome that find out whether a rest is over, or when that is late.
+
+        Who begins in these moments would otherwise fail for as long as the attempt may take.
+        """
+        for key in keys:
+            row = self._rows.get(key)  # of the account, which may have been throttled meanwhile
+            seconds = row.breaker.wait_seconds() if row and row.breaker and not row.breaker.is_open else 0.0
+            if row and row.outcome and seconds:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await row.outcome.wait()
+
+    def _record_answer(self, host: _Row, throttled: _Row | None = None) -> None:
         """Records that the endpoint has answered. That ends no 429 before its time: it may have been asked earlier."""
-        of_endpoint, of_account = _keys(endpoint, account)
-        self._note_outcome(of_endpoint, of_account)
-        self._record_host_answer(of_endpoint)
-        throttled = self._breaker(of_account)
-        if throttled and not throttled.is_open:
-            self._rows.remove(of_account)
+        host.answered_at = self._clock()
+        host.unreached.clear()
+        host.breaker = None
+        if throttled and throttled.breaker and not throttled.breaker.is_open:
+            throttled.breaker = None
 
-    def record_failure(self, endpoint: Endpoint, account: CredentialId, error: Failure, *, is_last_hope: bool) -> None:
+    def _record_failure(
+        self, endpoint: Endpoint, account: CredentialId, host: _Row, error: Failure, *, is_last_hope: bool
+    ) -> None:
         """Records what the endpoint has failed with. A 429 without a time backs off like any other failure."""
-        if has_answered(error):
-            self.record_answer(endpoint, account)
+        root = str(endpoint.root)
+        if isinstance(error, RegistryThrottled) and not isinstance(error, QuotaReserved):
+            self._record_answer(host)
+            key = (root, endpoint.mirror_of, account)
+            self._rest(key, self._row(key), error)
             return
-        of_endpoint, of_account = _keys(endpoint, account)
-        self._note_outcome(of_endpoint, of_account)
-        if not _rests_somebody(error):
+        if not _rests_host(error):
             return
-        if isinstance(error, RegistryThrottled):
-            self._record_host_answer(of_endpoint)
-            self._rest(of_account, self._row(of_account), error)
-            return
-        row = self._row(of_endpoint)
-        has_answered_lately = self._clock() - row.answered_at < _ANSWERED_LATELY_SECONDS
-        if isinstance(error, RegistryUnreachable) and not has_answered_lately and not row.is_unreachable:
-            row.unreached.add(endpoint.repository)
-        if row.is_unreachable or not is_last_hope:
-            self._rest(of_endpoint, row, error)
-
-    def _note_outcome(self, *keys: Key) -> None:
-        for row in filter(None, map(self._rows.get, keys)):
-            if row.outcome:
-                row.outcome.set()
-
-    def _breaker(self, key: Key, *, is_last_hope: bool = False) -> CircuitBreaker | None:
-        row = self._rows.get(key)
-        return row.breaker if row and (row.is_unreachable or not is_last_hope) else None
+        has_answered_lately = self._clock() - host.answered_at < _ANSWERED_LATELY_SECONDS
+        if isinstance(error, RegistryUnreachable) and not has_answered_lately and not host.is_unreachable:
+            host.unreached.add(endpoint.repository)
+        if host.is_unreachable or not is_last_hope:
+            self._rest((root, endpoint.mirror_of, None), host, error)
 
     def _row(self, key: Key) -> _Row:
         row = self._rows.get(key)
@@ -157,13 +157,8 @@ class Rests:
             self._rows.put(key, row)
         return row
 
-    def _record_host_answer(self, key: Key) -> None:
-        row = self._row(key)
-        row.answered_at = self._clock()
-        row.unreached.clear()
-        row.breaker = None
-
     def _rest(self, key: Key, row: _Row, error: RegistryThrottled | RegistryUnavailable) -> None:
+        self._rows.put(key, row)  # which may have been evicted during the attempt
         row.breaker = row.breaker or CircuitBreaker(
             _BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds
         )
@@ -172,6 +167,29 @@ class Rests:
             root, registry, account = key
             log.info("endpoint.rested", registry=root, of=registry, credential_id=account, seconds=round(seconds, 1),
                      why=str(error))  # fmt: skip
+
+
+def _admit(endpoint: Endpoint, host: _Row, throttled: _Row | None, *, is_last_hope: bool) -> None:
+    """Returns if the endpoint may be asked now, as the attempt that finds out whether a rest is over."""
+    failed = host if host.is_unreachable or not is_last_hope else None
+    kinds: tuple[type[RegistryThrottled | RegistryUnavailable], ...] = (RegistryThrottled, RegistryUnavailable)
+    for row, kind in zip((throttled, failed), kinds, strict=True):
+        if row and row.breaker and (seconds := row.breaker.wait_seconds()):
+            _count(endpoint, "resting")
+            words = f"{endpoint.name} has failed lately, and is asked again in {seconds:.0f} s"
+            raise kind(words, max(seconds, _LEAST_SECONDS))
+    for row in (throttled, failed):
+        if row and row.breaker:
+            row.breaker.admit()
+    for row in (throttled, host):
+        if row and row.breaker:
+            row.outcome = asyncio.Event()
+
+
+def _end_probes(*rows: _Row | None) -> None:
+    for row in filter(None, rows):
+        if row.outcome:
+            row.outcome.set()
 
 
 def has_answered(failure: Failure) -> bool:
@@ -183,19 +201,13 @@ def has_answered(failure: Failure) -> bool:
     return isinstance(failure, (*REFUSALS, RegistryFailed))
 
 
-def _rests_somebody(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailable]:
+def _rests_host(failure: Failure) -> TypeGuard[RegistryUnavailable]:
     """Whether a mirror rests, as for a name that does not resolve; not for what was not asked, for want of ours."""
     if isinstance(failure, NameUnresolved):
         return True
-    is_failure = isinstance(failure, (RegistryThrottled, RegistryUnavailable))
-    return is_failure and not isinstance(failure, (RegistryNotAsked, QuotaReserved))
+    return isinstance(failure, RegistryUnavailable) and not isinstance(failure, RegistryNotAsked)
 
 
-def _words(endpoint: Endpoint, seconds: float) -> str:
-    return f"{endpoint.name} has failed lately, and is asked again in {seconds:.0f} s"
-
-
-def _keys(endpoint: Endpoint, account: CredentialId) -> tuple[Key, Key]:
-    """Returns the keys of the endpoint's row and of its account's."""
-    root = str(endpoint.root)
-    return (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, account)
+def _count(endpoint: Endpoint, outcome: str) -> None:
+    if endpoint.mirror_of:
+        MIRRORS[outcome].inc()

@@ -1,6 +1,7 @@
 """Mirrors in turn: who is asked and shown which credential, whose failure counts, and who rests after which."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -318,12 +319,15 @@ async def test_probe_that_comes_to_nothing_gives_way_to_the_next() -> None:
 async def test_throttled_account_rests_as_long_as_the_host_said_and_no_other() -> None:
     """To the second, whatever else is answered there; of two requests throttled together the longer time holds."""
     world = World(up=BUSY)
-    await world.look()
     [up] = world.endpoints_for(APP)
-    world.rests.record_failure(up, TENANT.id, errors.RegistryThrottled("later", 5.0), is_last_hope=True)
+    async with contextlib.AsyncExitStack() as answered_later:
+        for account in (OWN.id, TENANT.id):  # the tenant's was asked before it was throttled
+            await answered_later.enter_async_context(world.rests.attempt(up, account, is_last_hope=True))
+        with contextlib.suppress(errors.RegistryThrottled):
+            async with world.rests.attempt(up, TENANT.id, is_last_hope=True):
+                assert await world.look() is BUSY
+                raise errors.RegistryThrottled("later", 5.0)
     world.says["up"] = "answer"
-    for account in (OWN.id, TENANT.id):  # the tenant's was asked before it was throttled
-        world.rests.record_answer(up, account)
     world.clock.advance(30)
     assert await world.rest_seconds() == pytest.approx(60, abs=0.1)
     assert await world.rest_seconds(OWN) is None
