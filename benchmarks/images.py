@@ -31,7 +31,7 @@ from extender.images.content import Content
 from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
-from extender.registry.registry_client import RegistryClient
+from extender.registry.image_description import RegistryImages
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 
@@ -184,7 +184,7 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
     """Opens the service's own resolver and client, with empty caches and default settings."""
     guard = AddressGuard(allow=[host.partition(":")[0] for host in registry.hosts])
     async with open_session(guard=guard) as session:
-        client = RegistryClient(
+        client = RegistryImages(
             session,
             timeout_seconds=10,
             plain_http=frozenset(registry.hosts),

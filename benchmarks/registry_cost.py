@@ -26,7 +26,7 @@ from extender.logs import configure_logs
 from extender.machine import THIS_MACHINE
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
-from extender.registry.registry_client import RegistryClient
+from extender.registry.image_description import RegistryImages
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
@@ -162,10 +162,10 @@ class Simulation:
             self._pushed[name] = self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
         return [f"{name}:1" for name in names]
 
-    async def _client(self) -> RegistryClient:
+    async def _client(self) -> RegistryImages:
         guard = AddressGuard(allow=["127.0.0.1"])
         session = await self._stack.enter_async_context(open_session(guard=guard))
-        return RegistryClient(
+        return RegistryImages(
             session,
             timeout_seconds=10,
             plain_http=frozenset((self.hub.host,)),

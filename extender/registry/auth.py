@@ -81,17 +81,10 @@ class _Hop(NamedTuple):
     url: URL
     endpoint: Endpoint
     credential: Credential
-
-    @property
-    def repository(self) -> tuple[URL, str]:
-        """By what a challenge is kept that is for the endpoint's repository alone."""
-        return self.url.origin(), self.endpoint.own_repository
-
-    @property
-    def registry(self) -> tuple[URL, str]:
-        """By what one is kept that is for any repository there; of another origin nothing is known but of this one."""
-        is_endpoint = self.url.origin() == self.endpoint.root.origin()
-        return (self.url.origin(), "") if is_endpoint else self.repository
+    repository: tuple[URL, str]
+    """By what a challenge is kept that is for the endpoint's repository alone."""
+    registry: tuple[URL, str]
+    """By what one is kept that is for any repository there; of another origin nothing is known but of this one."""
 
     @property
     def pull_scope(self) -> str:
@@ -176,8 +169,10 @@ class Authenticator:
         self, method: str, endpoint: Endpoint, credential: Credential, more: Mapping[str, str], url: URL
     ) -> Response:
         """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
-        is_endpoint = url.origin() == endpoint.root.origin()
-        hop = _Hop(url, endpoint, credential if is_endpoint else ANONYMOUS)
+        origin, own = url.origin(), endpoint.own_repository
+        is_endpoint = origin == endpoint.root.origin()
+        shown = credential if is_endpoint else ANONYMOUS
+        hop = _Hop(url, endpoint, shown, (origin, own), (origin, "" if is_endpoint else own))
         headers = CIMultiDict(endpoint.headers if is_endpoint else ())
         headers["Accept"] = _ACCEPT
         headers.update(more)

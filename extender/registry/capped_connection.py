@@ -80,15 +80,13 @@ class CappedConnection(ResponseHandler):
         """Parses what has come, and ends if the answer is too long or wrong. Without data a paused parser goes on."""
         start = 0
         while True:
-            end = start + _PIECE_BYTES if self._is_in_pieces() else len(data)
+            # Of heads and chunks little is parsed at once, unless the parser is paused and keeps what comes.
+            is_in_pieces = (self._body is None or self._is_chunked) and self._is_reading()
+            end = start + _PIECE_BYTES if is_in_pieces else len(data)
             self._take(data[start:end])
             start = end
             if start >= len(data) or self.exception():
                 return
-
-    def _is_in_pieces(self) -> bool:
-        """Whether little is parsed at once: of heads and chunks, unless the parser is paused and keeps what comes."""
-        return (self._body is None or self._is_chunked) and self._is_reading()
 
     def _is_reading(self) -> bool:
         return self.transport is not None and self.transport.is_reading()

@@ -5,13 +5,12 @@ the host is to blame. The message names the host but never the path, the query o
 """
 
 import asyncio
-import contextlib
 import errno
 import functools
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -130,10 +129,11 @@ async def send(
         RegistryFailed: the body is encoded.
         RegistryUnavailable: there is no complete response.
     """
-    host = host_of(url)
-    async with _deadline(host, seconds):
-        try:
-            async with session.request(
+    host, deadline = host_of(url), asyncio.timeout(seconds)
+    try:
+        async with (
+            deadline,
+            session.request(
                 method,
                 url.with_user(None),
                 headers=headers,
@@ -141,15 +141,20 @@ async def send(
                 proxy=proxy_for(url),
                 ssl=tls,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds or _CONNECT_SECONDS),
-            ) as response:
-                if response.status in _WITH_BODY:
-                    _check_encoding(response, host)
-                    body, truncated = await _read(response, limit_bytes)
-                else:
-                    body, truncated = await _read_reason(response), False
-        except (aiohttp.ClientError, OSError, ValueError) as exc:  # UnicodeError is a ValueError
-            REQUESTS["error"].inc()
-            raise _fault(host, exc) from exc
+            ) as response,
+        ):
+            if response.status in _WITH_BODY:
+                if response.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
+                    # None was asked for, and decoding one could take any memory.
+                    raise RegistryFailed(f"{host} sent an encoded body, though none was asked for")
+                body, truncated = await _read(response, limit_bytes)
+            else:
+                body, truncated = await _read_reason(response), False
+    except (aiohttp.ClientError, OSError, ValueError) as exc:  # UnicodeError is a ValueError
+        REQUESTS["error"].inc()
+        if deadline.expired():
+            raise RegistryUnavailable(f"{host} did not answer within {seconds:g} s") from exc
+        raise _fault(host, exc) from exc
     REQUESTS[_code_of(response.status)].inc()
     return Response(url, response.status, response.headers, body, truncated)
 
@@ -197,17 +202,6 @@ def resolve_url(base: URL, location: str) -> URL:
     if base.scheme == "https" and url.scheme == "http":
         raise RegistryUnavailable(f"{host_of(base)} points from https to http")
     return url
-
-
-@contextlib.asynccontextmanager
-async def _deadline(host: str, seconds: float) -> AsyncIterator[None]:
-    """Raises RegistryUnavailable if the context lasts longer than `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as exc:
-        REQUESTS["error"].inc()
-        raise RegistryUnavailable(f"{host} did not answer within {seconds:g} s") from exc
 
 
 def _fault(host: str, exc: Exception) -> RegistryUnavailable:
@@ -271,12 +265,6 @@ def _seconds_until(stated: float, now: float) -> float | None:
 def host_of(url: URL) -> str:
     """Returns the host as messages name it, with the port if it is not the scheme's default."""
     return url.host_port_subcomponent or "the registry"
-
-
-def _check_encoding(response: aiohttp.ClientResponse, host: str) -> None:
-    """Raises RegistryFailed for an encoded body: none was asked for, and decoding one could take any memory."""
-    if response.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
-        raise RegistryFailed(f"{host} sent an encoded body, though none was asked for")
 
 
 async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[bytes, bool]:
@@ -382,11 +370,8 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(**parameters)
-        self._factory = functools.partial(_new_connection, self._loop, BodiesUnderWay())
-
-
-def _new_connection(loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> ResponseHandler:
-    return CappedConnection(loop, bodies)
+        connect: Callable[..., ResponseHandler] = CappedConnection
+        self._factory = functools.partial(connect, self._loop, BodiesUnderWay())
 
 
 class _GuardedResolver(AbstractResolver):
@@ -419,7 +404,7 @@ def _checking(guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> aioht
 
     async def check(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         guard.check_host(request.url)
-        if request.proxy is None and _address_of(request.url) in proxies:
+        if proxies and request.proxy is None and _address_of(request.url) in proxies:
             raise inner_refusal(host_of(request.url))  # the resolver does not check it, so no registry may be there
         return await send(request)
 

@@ -71,7 +71,8 @@ async def describe_image(
 ) -> Image:
     """Returns the description of the image behind `manifest`; sends no request if an index states every platform.
 
-    An image with nothing to run is an artifact, and `skipped` says why. Where no index states platforms, a part that
+    An image with nothing to run is an artifact, and `skipped` says why; a last row without digest says how many more
+    parts do not run. Where no index states platforms, a part that
     cannot be read fails the whole image: if its platform were left out, all nodes of that platform would be refused.
     Where one does, runtimes try such a part last, and it adds nothing. If it may be read later, the image is partial.
 
@@ -83,12 +84,14 @@ async def describe_image(
     """
     survey = _Survey(client, reference, credential)
     document = await survey.read(manifest, depth=0)
+    is_empty = survey.kind is Kind.INDEX and not survey.entries and not survey.states_platforms
+    unlisted = [Skipped("", f"{survey.unlisted} more parts do not run")] if survey.unlisted else []
     return Image(
         digest=manifest.digest,
         media_type=document.media_type,
-        kind=Kind.ARTIFACT if survey.kind is Kind.INDEX and not survey.is_image else survey.kind,
+        kind=Kind.ARTIFACT if is_empty else survey.kind,
         entries=tuple(survey.entries.values()),
-        skipped=survey.listed_skipped(),
+        skipped=(*survey.skipped, *unlisted),
         states_platforms=survey.states_platforms,
         is_partial=survey.is_partial,
     )
@@ -102,8 +105,8 @@ class _Survey:
         self.states_platforms = False
         self.is_partial = False
         self.kind = Kind.ARTIFACT
-        self._skipped: list[Skipped] = []
-        self._unlisted = 0
+        self.skipped: list[Skipped] = []
+        self.unlisted = 0
         self._client = client
         self._reference = reference
         self._credential = credential
@@ -120,9 +123,9 @@ class _Survey:
         if isinstance(document, IndexDocument):
             self.kind = Kind.INDEX
             self._add_stated(document)
-            if document.states_platforms and not is_optional:
+            if document.children and document.states_platforms and not is_optional:
                 await self._read_last_resorts(document, depth)
-            else:
+            elif document.children:
                 await self._read_children(document, depth, is_optional=is_optional)
         elif isinstance(document, ManifestDocument) and depth:
             await self._read_child(document, manifest.digest)
@@ -131,17 +134,6 @@ class _Survey:
         else:
             self._skip(Skipped(manifest.digest, document.why))
         return document
-
-    @property
-    def is_image(self) -> bool:
-        """Whether anything of an index is an image, be it one that no node can run."""
-        return bool(self.entries) or self.states_platforms
-
-    def listed_skipped(self) -> tuple[Skipped, ...]:
-        """The first parts that do not run; a last row without digest says how many more there are."""
-        if not self._unlisted:
-            return tuple(self._skipped)
-        return (*self._skipped, Skipped("", f"{self._unlisted} more parts do not run"))
 
     def _add_stated(self, index: IndexDocument) -> None:
         """Adds the entries that state a platform first: runtimes use another child only if none of these matches."""
@@ -161,7 +153,7 @@ class _Survey:
             self._skip(Skipped("", f"not all that state no platform can be read now: {exc}"[:_MOST_WHY]))
 
     async def _read_children(self, index: IndexDocument, depth: int, *, is_optional: bool) -> None:
-        if index.children and depth == MAX_DEPTH:
+        if depth == MAX_DEPTH:
             raise UnsupportedManifest(f"more than {MAX_DEPTH} indexes are nested in each other")
         for child in index.children:
             if child.digest not in self._seen:
@@ -211,10 +203,10 @@ class _Survey:
             raise UnsupportedManifest(f"it has more than {MAX_PLATFORMS} platforms")
 
     def _skip(self, part: Skipped) -> None:
-        if len(self._skipped) < LISTED_SKIPPED:
-            self._skipped.append(part)
+        if len(self.skipped) < LISTED_SKIPPED:
+            self.skipped.append(part)
         else:
-            self._unlisted += 1
+            self.unlisted += 1
 
     def _spend(self) -> None:
         if not self._requests_left:

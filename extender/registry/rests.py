@@ -92,10 +92,11 @@ class Rests:
         root = str(endpoint.root)
         of_host, of_account = (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, account)
         host = self._row(of_host)
-        if is_last_hope:
-            await self._wait_for_probes(of_host, of_account)
         throttled = self._rows.get(of_account)
         if host.breaker or throttled:
+            if is_last_hope:
+                await self._wait_for_probes(of_host, of_account)
+                throttled = self._rows.get(of_account)
             _admit(endpoint, host, throttled, is_last_hope=is_last_hope)
         try:
             yield

@@ -38,7 +38,7 @@ from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.registry.addresses import AddressGuard
 from extender.registry.http import open_session
-from extender.registry.registry_client import RegistryClient
+from extender.registry.image_description import RegistryImages
 from extender.resolver.image_cache import LOOKUPS, ImageCache, ImageQuery
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
@@ -171,7 +171,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         files = [WatchedFiles.of(FileSetting.DOCKER_CONFIG, [docker_config], file.load)]
         operator = OperatorKeyring(files, token_bytes=THIS_MACHINE.token_bytes)
         session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
-        client = RegistryClient(
+        client = RegistryImages(
             session, timeout_seconds=10, plain_http=frozenset({registry.host}), machine=THIS_MACHINE
         )
         resolver = Resolver(
