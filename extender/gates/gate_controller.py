@@ -3,12 +3,11 @@
 This file says when there is a decision about a pod, and what follows an answer of the API server. `placement.ungating`
 decides how the pod is changed. Every replica runs it, and one at a time is responsible (`cluster.leader_election`).
 
-Beside the workers, which decide, one task keeps the time and one removes the gates of pods past their limit. These two
-need neither nodes nor images nor a leader, so a pod is held for no longer whatever else fails.
+Beside the workers, which decide, one task finds the pods that are past their limit and one removes their gates. These
+two need neither nodes nor images nor a leader, so a pod is held for no longer whatever else fails.
 """
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -32,6 +31,7 @@ from extender.cluster.pod_events import PodEvents
 from extender.errors import ClusterError
 from extender.gates.held_pods import HeldPod, HeldPods
 from extender.gates.image_waits import ImageWaits
+from extender.gates.work_queue import WorkQueue
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter, gauge
@@ -42,13 +42,13 @@ from extender.placement.planning import Outcome
 from extender.placement.reasons import shown_reference
 from extender.placement.ungating import Ungating, UngatingPlanner
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
-from extender.turns import FairQueue
 
 log = structlog.get_logger()
 
 WORKERS = 8  # each decides about a pod and patches it; a renewal of the Lease waits behind as many patches at most
-_TICK_SECONDS, _IDLE_SECONDS = 1.0, 4.0  # between two looks at which pods are due; where none is held
-_ABLE_SECONDS = 5.0  # for how long such a look counts
+# Between two checks whether this replica is responsible, and which pods are past their limit; where no pod is held.
+_CHECK_SECONDS, _IDLE_SECONDS = 1.0, 4.0
+_ABLE_SECONDS = 5.0  # for how long such a check counts
 _REMOVAL_SECONDS = 5.0  # that a removal takes at most while the API server makes removals
 # For which a pod past its limit is left to the worker or the replica that would remove its gate with what is known.
 _PATIENCE_SECONDS = 10.0
@@ -132,22 +132,22 @@ class GateController:
         self._is_ready = is_ready
         self._clock = clock
         self._random = random
-        self._waits = ImageWaits(pod_resolver, self._hand, clock=clock)
+        self._queue = WorkQueue[HeldPod](lambda pod: pod.namespace)
+        self._limits = WorkQueue[HeldPod](lambda pod: pod.namespace)
+        self._waits = ImageWaits(pod_resolver, self._queue.add, clock=clock)
         self._pods = HeldPods(
             self._on_change,
-            self._waits.leave,
+            self._on_gone,
             is_live=lambda: self.watch.is_live,
             limit_seconds=limit_seconds,
             clock=clock,
             wall_clock=wall_clock,
         )
         self.watch = ListWatch(client, HELD_PODS, self._pods, clock=clock, random=random)
-        self._queue: FairQueue[HeldPod] = FairQueue()
-        self._overdue: FairQueue[HeldPod] = FairQueue()
         self._tasks = asyncio.TaskGroup()
         self._works = False  # whether the workers run
-        self._decides = False  # whether they decide about all pods, at the last look
-        self._has_pods, self._searches = asyncio.Event(), asyncio.Event()
+        self._decides = False  # whether they decide about all pods, at the last check
+        self._searches = asyncio.Event()
         self._removed_at = -math.inf
         self._able_until = -math.inf
 
@@ -172,8 +172,8 @@ class GateController:
         OLDEST["held"].set_function(self._pods.oldest_seconds)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_working())
-            tasks.create_task(self._keep_time())
-            tasks.create_task(self._remove_overdue())
+            tasks.create_task(self._keep_checking())
+            tasks.create_task(self._enforce_limits())
 
     async def _keep_working(self) -> None:
         while True:
@@ -186,23 +186,17 @@ class GateController:
             self._works = False
             await asyncio.sleep(_DEFECT_SECONDS)
 
-    async def _keep_time(self) -> None:
-        """Hands pods out when they are due, and notes whether this replica is able to remove gates."""
+    async def _keep_checking(self) -> None:
         while True:
             with outlive_defects("gate.failed"):
-                self._look_at_all()
-            if len(self._pods):
-                await asyncio.sleep(_TICK_SECONDS)
-            else:
-                await self._wait_for_pods()
+                self._check()
+            await asyncio.sleep(_CHECK_SECONDS if len(self._pods) else _IDLE_SECONDS)
 
-    async def _wait_for_pods(self) -> None:
-        self._has_pods.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_IDLE_SECONDS):
-                await self._has_pods.wait()
+    def _check(self) -> None:
+        """Enqueues all pods if this replica begins or ceases to decide about them, and those past their limit.
 
-    def _look_at_all(self) -> None:
+        Also notes whether it is able to remove gates.
+        """
         is_responsible = self._is_responsible()
         decides = self._works and is_responsible and self._is_ready()
         if is_responsible:
@@ -212,18 +206,16 @@ class GateController:
         if decides != self._decides:
             self._decides = decides
             for pod in self._pods:
-                self._take_up(pod)
+                self._waits.leave(pod)
+                self._queue.add(pod)
         if self.watch.is_live:
             self._pods.were_late = False
         now = self._clock()
-        patience_seconds = 0.0 if is_responsible and not decides else _PATIENCE_SECONDS
         for pod in self._pods:
-            if pod.due_at <= now and self._is_ours(pod):
-                self._hand(pod)
-            limit = pod.expires_at + (0.0 if pod.is_failed else patience_seconds)
-            if limit <= now and not pod.is_overdue and pod.retry_at <= now:
-                pod.is_overdue = True
-                self._overdue.put(pod.namespace, pod)
+            is_left_to_others = pod in self._queue or not is_responsible
+            limit = pod.expires_at + (_PATIENCE_SECONDS if is_left_to_others else 0.0)
+            if limit <= now and pod not in self._limits:
+                self._limits.add(pod)
         self._able_until = -math.inf if any(self._is_stuck(pod) for pod in self._pods) else now + _ABLE_SECONDS
 
     def _is_ours(self, pod: HeldPod) -> bool:
@@ -245,24 +237,21 @@ class GateController:
     def _on_change(self, pod: HeldPod) -> None:
         """Begins anew with a pod that is new or has changed: it may have other images now."""
         pod.removing_since = None
-        self._has_pods.set()
-        self._take_up(pod)
+        self._queue.add(pod)
 
-    def _take_up(self, pod: HeldPod) -> None:
+    def _on_gone(self, pod: HeldPod) -> None:
         self._waits.leave(pod)
-        if self._is_ours(pod):
-            self._hand(pod)
+        self._queue.discard(pod)
+        self._limits.discard(pod)
 
-    def _hand(self, pod: HeldPod) -> None:
-        """Has a worker decide about the pod; where one does so now, again afterwards."""
-        pod.is_changed, pod.is_failed = True, False
-        if not pod.is_handed:
-            pod.is_handed, pod.due_at = True, math.inf
-            self._queue.put(pod.namespace, pod)
+    def _enqueue_after(self, pod: HeldPod, seconds: float) -> None:
+        """Enqueues the pod after so many seconds, and at its limit at the latest.
 
-    def _later(self, pod: HeldPod, seconds: float) -> None:
-        """Hands the pod out again after so many seconds at the latest."""
-        pod.due_at = min(pod.due_at, self._clock() + seconds)
+        One that is past its limit is left to `_enforce_limits`.
+        """
+        left_seconds = pod.expires_at - self._clock()
+        if pod in self._pods and left_seconds > 0:
+            self._queue.add_after(pod, min(seconds, left_seconds))
 
     async def _find_unlabelled(self) -> None:
         """Takes in pods that have the gate and not its label, so that the watch does not show them."""
@@ -280,42 +269,39 @@ class GateController:
             log.info("gate.search_failed", why=str(exc))
 
     async def _work(self) -> None:
-        """Decides about the pods that are handed out, one after the other."""
+        """Decides about the pods of the queue, one after the other."""
         while True:
             pod = await self._queue.get()
-            pod.is_changed = False
-            pod.due_at = pod.expires_at if pod.expires_at > self._clock() else math.inf
-            is_done = False
+            seconds = _DEFECT_SECONDS
             try:
                 with outlive_defects("gate.failed", pod=pod.key):
-                    if pod in self._pods and self._is_ours(pod):
-                        await self._decide_or_retry(pod)
-                    is_done = True
+                    seconds = await self._decide_or_retry(pod)
             finally:
-                pod.is_handed = False
-            if not is_done:
-                pod.is_failed = True
-                self._later(pod, _DEFECT_SECONDS)
-            if pod.is_changed and pod in self._pods:
-                self._hand(pod)
+                self._queue.done(pod)
+            self._enqueue_after(pod, seconds)
 
-    async def _decide_or_retry(self, pod: HeldPod) -> None:
+    async def _decide_or_retry(self, pod: HeldPod) -> float:
+        """Returns after how many seconds to decide again if nothing changes."""
+        if not self._is_ours(pod):
+            return math.inf if pod.removing_since is None else _RETRY.max_seconds
         try:
             await self._decide(pod)
         except ClusterError as exc:
-            self._retry(pod, exc)
+            return self._retry(pod, exc)
+        return math.inf
 
     async def _decide(self, held: HeldPod) -> None:
         """Removes the gate if that is decided; else has the pod wait for its images. Raises ClusterError."""
         document = held.document or await self._read(held)
         if not document:
             return
+        version = held.version
         pod = _POD.decode(document)
         namespace = held.namespace
         overrides = self._pod_resolver.overrides_of(pod, namespace)
         skipped = self._planner.skip(pod, overrides)
         if skipped:
-            await self._ungate(held, skipped)
+            await self._ungate(held, version, skipped)
             return
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
         is_expired = self._clock() >= held.expires_at
@@ -332,20 +318,21 @@ class GateController:
             held.removing_since = None
             self._report_held(held, ungating.reason)
             return
-        await self._ungate(held, ungating)
+        await self._ungate(held, version, ungating)
         unknown = [image for image, fact in zip(question.images, facts, strict=True) if is_unresolved(fact)]
         if is_expired and unknown:
             image = shown_reference(unknown[0].reference)
             log.warning("gate.limit_reached", pod=held.key, image=image, why=ungating.reason)
 
-    async def _ungate(self, held: HeldPod, ungating: Ungating) -> None:
+    async def _ungate(self, held: HeldPod, version: str, ungating: Ungating) -> None:
+        """Removes the gate of the pod as it was decided for that version of it."""
         self._begin_removal(held)
         try:
             await patch_pod(self._client, held.namespace, held.reference.name, ungating.patch)
         except ClusterRefused as exc:
             if not _is_final(exc):
                 raise
-            await self._remove_gate_alone(held, exc)
+            await self._remove_gate_alone(held, version, exc)
         else:
             self._done(held, ungating.outcome, ungating.reason)
 
@@ -357,7 +344,7 @@ class GateController:
         if held not in self._pods:  # it is gone, or another one of its name has come
             return None
         if not self._waits.join(held, question, self._tasks):
-            self._later(held, _REFUSED_SECONDS)
+            self._enqueue_after(held, _REFUSED_SECONDS)
             return self._pod_resolver.peek(question)
         return self._waits.answers_for(held)
 
@@ -376,27 +363,28 @@ class GateController:
             self._pods.keep(held, seen, document)
         return document
 
-    async def _remove_gate_alone(self, held: HeldPod, refusal: ClusterRefused) -> None:
-        """Takes the gate alone off a pod whose patch is refused, unless the pod is another one by now."""
+    async def _remove_gate_alone(self, held: HeldPod, version: str, refusal: ClusterRefused) -> None:
+        """Takes the gate alone off a pod whose patch is refused, unless the pod has changed since that version."""
         REMOVALS[_outcome_of(refusal)].inc()
-        version = held.version
         if not await self._read(held):
             return
         if held.version != version:
-            self._hand(held)
+            self._queue.add(held)
             return
         log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
         why = f"the API server refused what its images need, so only the gate was taken off: {refusal}"
         await self._remove_alone(held, BARE, why)
 
-    async def _remove_overdue(self) -> None:
-        """Takes the gate alone off pods whose time is over, as no worker has removed it with what is known."""
+    async def _enforce_limits(self) -> None:
+        """Takes the gate alone off pods that are past their limit, as no worker has removed it with what is known."""
         while True:
-            pod = await self._overdue.get()
+            pod = await self._limits.get()
             with outlive_defects("gate.failed", pod=pod.key):
-                if pod in self._pods and pod.expires_at <= self._clock():
+                if pod.expires_at <= self._clock():
                     await self._remove_at_limit(pod)
-            pod.is_overdue, pod.retry_at = False, self._clock() + _RETRY.seconds(pod.failures + 1, self._random)
+            self._limits.done(pod)
+            if pod in self._pods:
+                self._limits.add_after(pod, _RETRY.seconds(pod.failures + 1, self._random))
 
     async def _remove_at_limit(self, pod: HeldPod) -> None:
         self._begin_removal(pod)
@@ -430,16 +418,14 @@ class GateController:
             held.events += 1
             self._events.record(held.reference, "WaitingForImagePlatforms", f"held: {reason}", kind)
 
-    def _retry(self, held: HeldPod, exc: ClusterError) -> None:
-        """Hands the pod out again: at once after a conflict, since it has changed; else later and later."""
+    def _retry(self, held: HeldPod, exc: ClusterError) -> float:
+        """Returns after how many seconds to decide again: at once after a conflict, since the pod has changed."""
         self._begin_removal(held)
         self._note_failure(held, exc)
         self._pods.drop_document(held)  # it is read again, as it may have changed
         if _outcome_of(exc) == "conflict" and held.failures == 1:
-            self._hand(held)
-            return
-        held.is_failed = True  # past its limit its gate alone is tried
-        self._later(held, _RETRY.seconds(held.failures, self._random))
+            self._queue.add(held)
+        return _RETRY.seconds(max(held.failures, 1), self._random)
 
     def _note_failure(self, held: HeldPod, exc: ClusterError) -> None:
         """Counts a removal that failed; an event says so if it is more than a moment's."""

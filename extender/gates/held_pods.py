@@ -25,28 +25,19 @@ _LATE_SECONDS = 30.0  # of age: a pod that a list shows then, and no watch befor
 class HeldPod(msgspec.Struct, eq=False):
     """A gated pod: since when it is held, and until when at most. `key` is that by which the watch names it.
 
-    `document` is empty if it must be read again; `said` is the text of the last event about it.
-    `is_handed`: a worker has it or will get it; `is_changed`: something has changed since one has it. `due_at` is when
-    it is to be handed to one in any case. `is_failed`: the last worker that had it could do nothing.
-    `removing_since` is when the first request was sent that is to remove its gate; None if none is due. `is_overdue`:
-    its gate alone is being removed, as its time is over; `retry_at` is when that may be tried again. `is_refused`: the
-    API server understood the last request that failed, and is against it.
+    `document` is empty if it must be read again; `said` is the text of the last event about it. `removing_since` is
+    when the first request was sent that is to remove its gate; None if none is due. `is_refused`: the API server
+    understood the last request that failed, and is against it.
     """
 
     key: str
     reference: PodReference
     since: float
     expires_at: float
-    due_at: float
     version: str = ""
     document: bytes = b""
-    is_handed: bool = False
-    is_changed: bool = False
-    is_failed: bool = False
     is_refused: bool = False
-    is_overdue: bool = False
     removing_since: float | None = None
-    retry_at: float = 0.0
     failures: int = 0
     said: str = ""
     events: int = 0
@@ -162,8 +153,7 @@ class HeldPods:
     def _new_pod(self, seen: StoredPod) -> HeldPod:
         since = self._clock() - self._age_seconds(seen)
         reference = PodReference(seen.metadata.namespace, seen.metadata.name, seen.metadata.uid)
-        expires_at = self._expiry(since)
-        return HeldPod(seen.key, reference, since, expires_at, expires_at)
+        return HeldPod(seen.key, reference, since, self._expiry(since))
 
     def _age_seconds(self, seen: StoredPod) -> float:
         """For how long a pod has been there that is seen for the first time.

@@ -1,6 +1,6 @@
 """Held pods that wait: one task for all pods of a namespace that wait for the same images, which owns them.
 
-It decides nothing about a pod: `hand` is called with those to decide about again, since there is something new.
+It decides nothing about a pod: `enqueue` is called with those to decide about again, since there is something new.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class _ImageWait(msgspec.Struct, eq=False):
 
 
 class ImageWaits:
-    """Looks images up for as long as pods wait for them, and calls `hand` for a pod to decide about again.
+    """Looks images up for as long as pods wait for them, and calls `enqueue` for a pod to decide about again.
 
     That is when the answers or the annotations of its namespace have changed.
     """
@@ -52,12 +52,12 @@ class ImageWaits:
     def __init__(
         self,
         pod_resolver: PodResolver,
-        hand: Callable[[HeldPod], None],
+        enqueue: Callable[[HeldPod], None],
         *,
         clock: Callable[[], float],
     ) -> None:
         self._pod_resolver = pod_resolver
-        self._hand = hand
+        self._enqueue = enqueue
         self._clock = clock
         self._slots = Slots(_WAITS, _WAITS_EACH)
         self._waits: dict[Hashable, _ImageWait] = {}
@@ -109,12 +109,12 @@ class ImageWaits:
             await asyncio.sleep(_DEFECT_SECONDS)
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
-        """Forgets a wait whose task has ended, and hands out the pods that still wait."""
+        """Forgets a wait whose task has ended, and enqueues the pods that still wait."""
         self._slots.give_back(wait.tenant)
         del self._waits[wait.key]
         for pod in list(wait.members):
             self.leave(pod)
-            self._hand(pod)
+            self._enqueue(pod)
 
     async def _look_up(self, wait: _ImageWait) -> None:
         wait_seconds, pace_seconds = _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
@@ -127,7 +127,7 @@ class ImageWaits:
             wait.answers = answers
             if is_new:
                 for pod in wait.members:
-                    self._hand(pod)
+                    self._enqueue(pod)
             await asyncio.sleep(_SETTLE_SECONDS)
             if wait.members and self._clock() - started < wait_seconds / 2:  # else lookups are still under way
                 await asyncio.sleep(pace_seconds)

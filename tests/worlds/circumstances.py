@@ -34,8 +34,6 @@ _UNDER_WAY = (
     "BodiesUnderWay._bytes",
     "Connection._pieces",
     "FairQueue._items",
-    "GateController._overdue",
-    "GateController._queue",
     "Listener._arriving",
     "Listener.tasks",
     "OperatorKeyring._asking",
@@ -43,6 +41,8 @@ _UNDER_WAY = (
     "Resolver._lookups",
     "Turns._hosts",
     "Turns._waiting",
+    "WorkQueue._dirty",
+    "WorkQueue._processing",
     "_Connector._acquired",
 )
 _MOST_TASKS, _MOST_CONNECTIONS = 60, 40
@@ -424,6 +424,7 @@ class Circumstances:
             **dict.fromkeys(("WatchedNodes.platforms", "NodeKinds._by_name"), nodes),
             "NamespaceView._annotations": len(self.api.list("Namespace")),
             "Slots._held_by": 2 * held,
+            "WorkQueue._timers": 2 * held,
             "tasks": _MOST_TASKS + 2 * held,
             "connections": _MOST_CONNECTIONS,
         }

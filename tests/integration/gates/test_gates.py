@@ -35,7 +35,15 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.machines import running_machine
 from testbed.objects import kept_to
-from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, told, write_kubeconfig
+from tests.integration.cluster.api_server import (
+    ApiServer,
+    Document,
+    Refusal,
+    Request,
+    serve_api,
+    told,
+    write_kubeconfig,
+)
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 LIMIT_SECONDS = 6.0  # of the tests that let it pass
@@ -360,23 +368,26 @@ async def test_pod_that_may_not_be_let_go_says_so(cluster: Cluster) -> None:
         (409, "gone", {"conflict": 1}),
     ],
 )
+@pytest.mark.parametrize("is_deaf", [True, False], ids=["deaf", "told by the watch"])
 async def test_what_is_read_after_a_refusal_is_judged_as_it_is_now(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int, change: str, counted: dict[str, float]
+    cluster: Cluster, status: int, change: str, counted: dict[str, float], *, is_deaf: bool
 ) -> None:
-    """Another image, another pod of that name, or none; the watch has not told of it yet."""
+    """Another image, another pod of that name, or none."""
 
-    async def change_and_read(client: ClusterClient, namespace: str, name: str) -> bytes | None:
-        monkeypatch.undo()
+    async def change_and_refuse(_: Request) -> None:
+        cluster.api.on_patch = None
+        if is_deaf:
+            cluster.api.cut_off(PODS)
         if change != "image":
-            cluster.api.remove(PODS, name)
+            cluster.api.remove(PODS, "pod")
         if change != "gone":
-            cluster.create(name, "arm:1", uid="other" if change == "uid" else "")
-        return await read_pod(client, namespace, name)
+            cluster.create("pod", "arm:1", uid="other" if change == "uid" else "")
+        await asyncio.sleep(1)
+        raise Refusal(status)
 
-    cluster.api.refusals.append(("patch", Refusal(status)))
+    cluster.api.on_patch = change_and_refuse
     cluster.create("pod", "app:1")
     async with cluster.controlled():
-        monkeypatch.setattr("extender.gates.gate_controller.read_pod", change_and_read)
         await asyncio.sleep(60)
     assert cluster.removals() == counted
     if change != "gone":

@@ -38,7 +38,7 @@ class CountingResolver(Resolver):
 
 
 def held(name: str) -> HeldPod:
-    return HeldPod(f"shop/{name}", PodReference("shop", name, f"uid-{name}"), 0.0, 1e9, 1e9)
+    return HeldPod(f"shop/{name}", PodReference("shop", name, f"uid-{name}"), 0.0, 1e9)
 
 
 def waits_of(resolver: Resolver, judged: list[HeldPod]) -> ImageWaits:
@@ -72,7 +72,7 @@ async def test_a_wait_that_never_began_keeps_no_later_pod_waiting() -> None:
 
 
 async def test_a_defect_of_ours_ends_no_wait_for_good() -> None:
-    """The pod is handed out again later, and waits anew."""
+    """The pod is enqueued again later, and waits anew."""
     resolver, judged = CountingResolver(), list[HeldPod]()
     resolver.defects, pod = 1, held("pod")
     waits = waits_of(resolver, judged)

@@ -38,7 +38,7 @@ def test_a_pod_that_was_made_anew_is_another_pod() -> None:
     assert (first in pods, second in pods, len(pods)) == (False, True, 1)
 
 
-def test_a_pod_is_handed_out_once_for_each_of_its_versions() -> None:
+def test_a_change_is_told_once_for_each_version_of_a_pod() -> None:
     """A list after a cut shows all of them again."""
     changed, gone = list[HeldPod](), list[HeldPod]()
     pods = held_pods(changed, gone)
