@@ -23,7 +23,7 @@ class InvalidYaml(ExtenderError):
 
 
 class _Collection(msgspec.Struct):
-    """A list or map that has not ended: its nodes, and how deep it is, with aliases written out."""
+    """A list or map that has not ended: how many nodes it has, and how deep it is, with aliases written out."""
 
     anchor: str | None
     keys: set[str] | None  # of a map
@@ -33,7 +33,7 @@ class _Collection(msgspec.Struct):
 
 
 class _Bounds:
-    """What has been seen of a stream."""
+    """The nodes and the nesting of a stream so far."""
 
     def __init__(self, *, unique_keys: bool, many_merges: bool) -> None:
         self._unique_keys = unique_keys
@@ -43,7 +43,7 @@ class _Bounds:
         self._left = _ADDED
 
     def take(self, event: Any) -> None:  # noqa: ANN401  # PyYAML's classes are untyped
-        """Raises ValueError, which says what is wrong."""
+        """Counts an event. Raises ValueError, which says what is wrong."""
         self._left += _ADDED_PER_NODE
         if isinstance(event, yaml.CollectionStartEvent):
             if len(self._open) >= DEEPEST:
@@ -68,7 +68,7 @@ class _Bounds:
             self._anchors.clear()
 
     def _place(self, anchor: str | None, nodes: int, height: int, scalar: str | None = None) -> None:
-        """Counts a whole node to the collection that it is in."""
+        """Counts a node that has ended as a part of the collection around it."""
         if anchor:
             self._anchors[anchor] = nodes, height
         if not self._open:

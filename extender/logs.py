@@ -142,7 +142,6 @@ class LibraryHandler(logging.Handler):
     """Writes what libraries log as events."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a record in the form of our own events."""
         event = "library.logged"
         level = logging.ERROR if record.levelno >= logging.ERROR else logging.WARNING
         try:

@@ -24,12 +24,12 @@ def masked(text: str) -> str:
 
 
 def masked_value(value: str) -> str:
-    """As `masked`, of a text that is a URL or none as a whole: white space may be part of its password."""
+    """As `masked`, for a text that is a whole URL if it is one: its password may have white space."""
     return masked(_WHOLE.sub(r"\1***@", value))
 
 
 def without_password(url: str) -> str:
-    """The URL of a store without its password; of what is no such URL no more than its scheme."""
+    """The URL of a store without its password; of any other text its scheme alone."""
     if url in ("", "memory:") or url.startswith("sqlite:///"):
         return url
     if not (found := _STORE.fullmatch(url)):

@@ -1,7 +1,6 @@
 """The one metrics registry, and functions that make metrics whose labelled series all exist at zero from the start.
 
-A metric is defined in the file that counts with it; names and labels are the public contract of
-docs/metrics.md.
+A metric is defined in the file that counts with it; names and labels are the public contract of docs/metrics.md.
 Counting is on the hot path, so it is a plain addition. prometheus-client, which takes a lock for each addition, only
 renders the sums.
 """
@@ -26,7 +25,6 @@ class Count:
         self.value = 0.0
 
     def inc(self, amount: float = 1) -> None:
-        """Adds `amount`, which is not negative."""
         self.value += amount
 
 
@@ -41,12 +39,10 @@ class Durations:
         self._sum_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Counts one duration."""
         self._counts[bisect_left(self._bounds_seconds, seconds)] += 1
         self._sum_seconds += seconds
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Adds the counts to `family` as the series of `labels`."""
         total, buckets = 0, list[tuple[str, float]]()
         for bound, number in zip((*map(str, self._bounds_seconds), "+Inf"), self._counts, strict=True):
             total += number
@@ -87,7 +83,7 @@ def counter(name: str, documentation: str, label: str, values: tuple[str, ...]) 
 
 
 def sums() -> dict[tuple[str, ...], float]:
-    """Returns the sums of all `Count`s of this process, by the counter's name and the labels' values."""
+    """The sums of all `Count`s of this process, by the counter's name and the labels' values."""
     return {(name, *values): child.value for name, children in _COUNTS.items() for values, child in children.items()}
 
 
@@ -135,7 +131,6 @@ def counters(
 def histogram(
     name: str, documentation: str, label: str, values: tuple[str, ...], bounds_seconds: tuple[float, ...]
 ) -> Mapping[str, Durations]:
-    """The children of a histogram of seconds with one label, by the label's value."""
     children = {value: Durations(bounds_seconds) for value in values}
 
     def collect() -> Metric:

@@ -12,7 +12,7 @@ def check_regular(path: str | Path) -> None:
 
 
 def read_file(path: str | Path, most_bytes: int = -1) -> bytes:
-    """Returns the file's content, or so many bytes of it. Raises OSError, also if it is no regular file."""
+    """The file's content, `most_bytes` of it at most. Raises OSError, also if it is no regular file."""
     check_regular(path)
     with Path(path).open("rb") as file:
         return file.read(most_bytes)

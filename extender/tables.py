@@ -27,18 +27,18 @@ class LruTable(Generic[K, V]):
         return len(self._rows)
 
     def get(self, key: K) -> V | None:
-        """Returns the row's value and makes the row the last to be evicted; None if there is no row."""
+        """The row's value; None if there is none. The row becomes the last to be evicted."""
         value = self._rows.get(key)
         if value is not None:
             self._rows.move_to_end(key)
         return value
 
     def peek(self, key: K) -> V | None:
-        """Returns the row's value, and uses no row; None if there is none."""
+        """The row's value, without a use of the row; None if there is none."""
         return self._rows.get(key)
 
     def items(self) -> ItemsView[K, V]:
-        """Returns a view of keys and values in eviction order; reading it uses no row."""
+        """A view of keys and values in eviction order; reading it uses no row."""
         return self._rows.items()
 
     def put(self, key: K, value: V) -> int:
@@ -51,7 +51,6 @@ class LruTable(Generic[K, V]):
         return 1
 
     def remove(self, key: K) -> None:
-        """Removes the row; does nothing if there is none."""
         self._rows.pop(key, None)
 
     def remove_where(self, is_void: Callable[[K, V], bool]) -> None:
@@ -115,7 +114,7 @@ class ShareTable(LruTable[K, V]):
 
     @property
     def cost(self) -> int:
-        """What all rows cost; at most `size`."""
+        """What all rows cost together; at most `size`."""
         return self._cost
 
     def put(self, key: K, value: V) -> int:
@@ -128,7 +127,6 @@ class ShareTable(LruTable[K, V]):
         return before - len(self._rows)
 
     def remove(self, key: K) -> None:
-        """Removes the row; does nothing if there is none."""
         value = self._rows.pop(key, None)
         if value is not None:
             self._count(key, value, -1)
@@ -143,7 +141,7 @@ class ShareTable(LruTable[K, V]):
             del self._held[owner]
 
     def _holds_more_than_its_part(self, key: K, size: int) -> bool:
-        """While the table costs more than `size` there is such an owner: not all can hold less than the average."""
+        """Whether the row's owner does, as some owner does while the table costs more than `size`."""
         return self._held[self._owner_of(key, self._rows[key])] * len(self._held) > size
 
     def _evict(self, newest: K, size: int) -> None:
@@ -161,5 +159,5 @@ class ShareTable(LruTable[K, V]):
 
 
 def text_cost(*texts: str | bytes) -> int:
-    """What a row costs that holds these texts and otherwise values of fixed size: 1 for texts of 128 characters."""
+    """The cost of a row that holds these texts and values of fixed size: 1 for texts of 128 characters."""
     return 1 + sum(map(len, texts)) // _ORDINARY_CHARACTERS

@@ -27,7 +27,6 @@ def new_client_context(ca_file: str | None = None) -> ssl.SSLContext:
 
 
 def unverified_context() -> ssl.SSLContext:
-    """Returns a context that takes every certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -57,5 +56,4 @@ class CurrentContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Begins a handshake."""
         return self._current().wrap_bio(incoming, outgoing, server_side, server_hostname, session)

@@ -26,7 +26,7 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._items.values()))
 
     def put(self, tenant: str, item: T) -> None:
-        """Adds the item behind the tenant's others."""
+        """Adds the item as the tenant's last."""
         self._items.setdefault(tenant, deque()).append(item)
         self._has_items.set()
 
@@ -77,7 +77,6 @@ class Slots:
         return True
 
     def give_back(self, tenant: str, slots: int = 1) -> None:
-        """Ends a `take` of so many."""
         self.held -= slots
         left = self._held_by[tenant] - slots
         if left:
@@ -124,7 +123,6 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return sum(len(queue) for hosts in self._waiting.values() for queue in hosts.values())
 
     async def _wait(self, tenant: str, host: str) -> None:

@@ -89,12 +89,12 @@ class WatchedFiles(Generic[T]):
     def of(
         cls, setting: FileSetting, paths: Iterable[str | Path], load: Callable[[], T], *, listener: str = ""
     ) -> "WatchedFiles[T]":
-        """Files that are always the same."""
+        """Files whose paths stay the same."""
         files = tuple(map(Path, paths))
         return cls(setting, lambda: files, lambda _: load(), listener=listener)
 
     def reload_if_changed(self) -> bool:
-        """Uses the files' present content; returns whether that is another. Blocks."""
+        """Uses the files' present content; returns whether it differs. Blocks."""
         return self._conclude(self._attempt())
 
     async def refresh(self) -> None:
@@ -156,7 +156,7 @@ class WatchedFiles(Generic[T]):
 
 
 class FileWatcher:
-    """All that one service reads again when it changes."""
+    """All files that one service reads again when they change."""
 
     def __init__(self) -> None:
         self._files: list[WatchedFiles[Any]] = []

@@ -49,8 +49,8 @@ _PRIVATE = range(0xE000, 0xF900)  # characters of which the first that a text la
 def compose(text: str, first_line: int = 1, repeats: list[TextNode] | None = None) -> TextNode | None:
     """The first document of a text, of which kubectl reads no other; None if it is empty.
 
-    A byte-order mark at its begin counts for no place. `repeats` gets keys that their maps have already. Raises
-    InvalidYaml.
+    A byte-order mark at the start is not counted in positions. `repeats` gets the keys that their maps have already.
+    Raises InvalidYaml.
     """
     return next(_documents(text, first_line, [] if repeats is None else repeats), None)
 
@@ -87,7 +87,7 @@ def _documents(
 
 
 def _as_go_scans(text: str) -> tuple[str, dict[int, str]]:
-    """A text of the same length that PyYAML takes apart as kubectl does this one, and what its characters stand for."""
+    """A text of the same length that PyYAML scans as kubectl scans this one, and what its placeholders stand for."""
     unused = (chr(each) for each in _PRIVATE if chr(each) not in text)
     characters: dict[int, str] = {}
     if BYTE_ORDER_MARK in text and (mark := next(unused, "")):
@@ -98,7 +98,7 @@ def _as_go_scans(text: str) -> tuple[str, dict[int, str]]:
 
 
 class _Composer:
-    """Makes nodes of the events of one document."""
+    """Makes the nodes of one document of its events."""
 
     def __init__(self, text: str, first_line: int, repeats: list[TextNode], characters: Mapping[int, str]) -> None:
         self._characters = characters
@@ -110,7 +110,7 @@ class _Composer:
         self._anchors: dict[str, TextNode] = {}
 
     def begin(self, event: Any) -> None:  # noqa: ANN401  # PyYAML's classes are untyped
-        """Takes the event of a scalar or alias, or that of the begin of a collection."""
+        """Takes the event of a scalar or an alias, or the start event of a collection."""
         if isinstance(event, yaml.AliasEvent):
             node = self._alias(event)
         else:
@@ -127,7 +127,6 @@ class _Composer:
             self._open.append((node, []))
 
     def _read(self, event: Any, content: str) -> str:  # noqa: ANN401  # as above
-        """The text of a scalar."""
         if "?" in content and event.implicit[0] and not event.style and self._open and self._open[-1][0].is_flow:
             raise InvalidYaml(f"line {event.start_mark.line + self._first_line}: did not find expected ',' or ']'")
         return content.translate(self._characters) if self._characters else content
@@ -141,7 +140,7 @@ class _Composer:
         return node
 
     def end(self, event: Any) -> None:  # noqa: ANN401  # as above
-        """Takes the event of the end of a collection."""
+        """Takes the end event of a collection."""
         node, inner = self._open.pop()
         node.content = inner
         if isinstance(event, yaml.MappingEndEvent):

@@ -105,7 +105,7 @@ def explain(
 
 
 def _target_of(words: Sequence[str]) -> str:
-    """`KIND/NAME` of two words, or the one that was given. Raises ConfigError."""
+    """`KIND/NAME`, of one word or two. Raises ConfigError."""
     if len(words) > 2 or (len(words) == 2 and "/" in "".join(words)):
         raise ConfigError(f"{' '.join(words)}: give one pod, KIND/NAME or KIND NAME")
     return "/".join(words)
@@ -166,7 +166,7 @@ def _labels_of(subject: Subject) -> Mapping[str, str]:
 
 
 async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None) -> dict[str, Mapping[str, str]]:
-    """The annotations of the subjects' namespaces: those of manifests, or else those that the cluster has."""
+    """The annotations of the subjects' namespaces: those of manifests come before the cluster's."""
     found: dict[str, Mapping[str, str]] = {}
     if client:
         for namespace in dict.fromkeys(each.namespace for each in subjects):
@@ -185,7 +185,7 @@ async def _explain(
     *,
     is_reviewed: bool,
 ) -> Explanation:
-    """The explanation after lookups. Whoever asks has given the pod, or may read it: its pull secrets count."""
+    """The explanation after lookups. The caller has given the pod, or may read it, so its pull secrets count."""
     pod = subject.pod
     overrides = pod_resolver.overrides_of(pod, subject.namespace)
     question = pod_resolver.question(pod, subject.namespace, overrides, may_read=True)
@@ -203,7 +203,7 @@ async def _explain(
 async def _faults(
     subject: Subject, keyring: Keyring, pod_resolver: PodResolver, nodes: Sequence[ReportedNode]
 ) -> list[PlatformFault]:
-    """What does not match between the containers of a pod and its node's platform."""
+    """Which containers of a pod do not match its node's platform."""
     spec, status = subject.pod.spec or CreatedSpec(), subject.status or PodStatus()
     platform = next((platform_of_node(node) for node in nodes if name_of_node(node) == subject.node_name), None)
     is_exempt = spec.runtime_class_name in pod_resolver.policy.runtime_classes

@@ -44,7 +44,7 @@ class ExplainTarget(msgspec.Struct, frozen=True):
     async def find(self, client: ClusterClient | None) -> list[Subject]:
         """The pods that are meant, with the pull secrets that they have once they are created.
 
-        What cannot be read among manifests is added to these.
+        Adds what cannot be read among manifests to `manifests.unread`.
 
         Raises:
             ClusterError: the object cannot be read from the cluster.
@@ -65,7 +65,7 @@ class ExplainTarget(msgspec.Struct, frozen=True):
         return [await _with_pull_secrets(each, client) for each in found] if client else found
 
     def _found_in(self, manifests: Manifests, namespace: str) -> Iterator[Subject]:
-        """The subjects among manifests; an object that is not as Kubernetes takes it is one more that is not read."""
+        """The subjects among manifests; adds what is not as Kubernetes takes it to `manifests.unread`."""
         for each in manifests.objects:
             if self._matches(each.manifest):
                 try:
@@ -79,7 +79,7 @@ class ExplainTarget(msgspec.Struct, frozen=True):
 
 
 def _subjects_of(manifest: KubernetesObject, namespace: str, *, is_created: bool) -> Iterator[Subject]:
-    """The object with each pod that it is or makes; a name says which of several it is."""
+    """A subject for each pod that the object is or makes; the name tells several apart."""
     metadata, kind = manifest.get("metadata") or {}, str(manifest.get("kind"))
     namespace = str(metadata.get("namespace") or namespace)
     name = str(metadata.get("name") or metadata.get("generateName") or "")
@@ -104,7 +104,7 @@ def _subjects_of(manifest: KubernetesObject, namespace: str, *, is_created: bool
 
 
 async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject:
-    """The subject whose pod names the pull secrets of its ServiceAccount, as one does that has been created."""
+    """The subject with the pull secrets of its ServiceAccount, which a pod gets when it is created."""
     spec = subject.document["spec"]
     if subject.is_created or spec.get("imagePullSecrets"):
         return subject

@@ -31,8 +31,7 @@ async def run_program(
     """Runs the program and returns its output.
 
     Kills its process group at the end: when it has exited, when it times out, or when the caller is cancelled. It stays
-    in our session, so that whoever ends us can end it too.
-    `environment` is added to our own, as in the kubelet.
+    in our session, so that whoever ends us can end it too. `environment` is added to our own, as in the kubelet.
 
     Raises:
         ProgramFailed: it exited with another status than 0.
@@ -70,27 +69,27 @@ async def run_program(
 
 
 class _Program(asyncio.SubprocessProtocol):
-    """What a program has written so far. `answered`: it writes no more, or too much."""
+    """The output of a program so far. `answered`: it has closed its output, or written too much.
+
+    asyncio's own `Process` waits until all pipes are closed, which a process that has left the group may never do.
+    """
 
     def __init__(self) -> None:
         self.output = bytearray()
         self.answered, self.exited = asyncio.Event(), asyncio.Event()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Takes a piece of its output."""
         del fd
         self.output += data
         if len(self.output) > MAX_OUTPUT_BYTES:
             self.answered.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Notes the end of its output; that it reads no more says nothing."""
         del exc
-        if fd == 1:
+        if fd == 1:  # a program need not read what it is asked
             self.answered.set()
 
     def process_exited(self) -> None:
-        """Notes its end."""
         self.exited.set()
 
 

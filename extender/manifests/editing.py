@@ -73,7 +73,6 @@ def _steps(pointer: str) -> tuple[str, ...]:
 
 
 def _apply(document: Json, steps: Path, operation: Operation) -> None:
-    """Applies one operation to the document, in place."""
     parent: _Value = document
     for step in steps[:-1]:
         parent = parent[int(step)] if isinstance(parent, list) else parent[step]
@@ -87,7 +86,7 @@ def _apply(document: Json, steps: Path, operation: Operation) -> None:
 
 
 class _Edit(NamedTuple):
-    """A piece of text that another takes the place of."""
+    """A text that replaces a piece of the document."""
 
     start: int
     end: int
@@ -95,7 +94,7 @@ class _Edit(NamedTuple):
 
 
 class _Editor:
-    """Collects the edits of one text. `apart`: what aliases stand for does not change with its anchor."""
+    """Collects the edits of one text. `apart`: an alias keeps its value when the node with its anchor changes."""
 
     def __init__(self, text: str, root: TextNode, *, is_json: bool, apart: bool) -> None:
         self._text = text
@@ -107,7 +106,7 @@ class _Editor:
         self._step, self._offset = next(_styles(root, tuple), 2), next(_styles(root, list), 0)
 
     def edited(self, before: Json, after: Json) -> str:
-        """The text with what makes one value of the other."""
+        """The text, edited so that its value becomes `after`."""
         self._change(self._root, before, after, 0, in_flow=self._root.is_flow)
         made, at = list[str](), 0
         for _, edit in sorted(enumerate(self._edits), key=lambda each: (each[1].start, each[1].end, each[0])):
@@ -116,7 +115,7 @@ class _Editor:
         return "".join([*made, self._text[at:]])
 
     def _change(self, node: TextNode, before: Json, after: Json, column: int, *, in_flow: bool) -> None:
-        """Makes one value of the other where `node` is; `column` is that of the keys or dashes around it."""
+        """Edits a node's text so that its value becomes `after`; `column` is that of the keys or dashes around it."""
         if before == after:
             return
         if isinstance(node.content, TextNode):
@@ -136,7 +135,7 @@ class _Editor:
             self._replace(node, after, column, in_flow=in_flow)
 
     def _move_anchor(self, node: TextNode, before: Json) -> None:
-        """Lets the first alias have the anchor, and the value that the others stand for."""
+        """Gives the anchor, and the value that the other aliases keep, to the first alias."""
         properties = self._text[node.start : node.inner].replace(f"&{node.anchor}", "", 1).lstrip(" ")
         start = len(self._text[: node.start].rstrip(" ")) if properties[:1] in ("\r", "\n") else node.start
         self._edits.append(_Edit(start, node.inner, properties))
@@ -204,7 +203,7 @@ class _Editor:
                 self._edits.append(_Edit(members[index - 1][1].end, last.end, ""))
 
     def _replace(self, node: TextNode, after: Json, column: int, *, in_flow: bool) -> None:
-        """Writes a value where another one is: in its line, or below it."""
+        """Replaces the text of a node: in its line, or in lines below it."""
         if in_flow or not isinstance(after, dict | list) or not after or "\n" in self._text[node.start : node.end]:
             end = _content_end(self._text, node)
             space = "" if self._text[node.inner - 1 : node.inner] in (" ", "\n", "[", "{", "", "\t") else " "
@@ -219,7 +218,7 @@ class _Editor:
         self._put_lines(at, self._lines(after, inner, (step, offset)))
 
     def _add_lines(self, node: TextNode, column: int, lines: list[str]) -> None:
-        """Adds lines behind a collection in lines, and behind the comments that are about it."""
+        """Adds lines after a collection, and after the comments that belong to it."""
         at = self._behind(_last(node))
         end = at
         while end < len(self._text):
@@ -262,7 +261,7 @@ class _Editor:
         return not self._is_json or ", " in self._text or '": ' in self._text
 
     def _spread(self, member: str, lead: str, unit: str, end: str) -> str:
-        """A member of JSON in lines, as those around it are."""
+        """A member as lines of JSON, indented as those around it."""
         if not self._is_json:
             return member
         is_list_item = member[:1] in "[{"
@@ -292,7 +291,7 @@ class _Editor:
         return "'" + value.replace("'", "''") + "'" if value.isprintable() else json.dumps(value)
 
     def _lines(self, value: Json, column: int, style: tuple[int, int]) -> list[str]:
-        """The lines of a map or list in its column."""
+        """The lines of a map or list that begins in the column."""
         lead, (step, offset) = " " * column, style
         made = []
         if isinstance(value, list):
@@ -312,12 +311,12 @@ class _Editor:
         return made
 
     def _style_of(self, pairs: Sequence[Pair]) -> tuple[int, int]:
-        """By how much maps and lists are indented under their keys: as beside them, else as in the document."""
+        """By how much maps and lists are indented under their keys: as beside them, or else as in the document."""
         step, offset = _indent(pairs, tuple), _indent(pairs, list)
         return self._step if step is None else step, self._offset if offset is None else offset
 
     def _behind(self, node: TextNode) -> int:
-        """The start of the line after the one on which a part ends."""
+        """The start of the line after the node's last."""
         end = _content_end(self._text, node)
         return end if self._text[end - 1 : end] == "\n" else self._next_line(end)
 
@@ -330,7 +329,7 @@ class _Editor:
 
 
 def _missing(before: list[Json], after: list[Json]) -> list[int] | None:
-    """The indices of what is in the one list and not in the other; None if not all of that is in the same order."""
+    """The indices of items of `before` that `after` lacks; None if the others are not all of `after` in order."""
     left, gone = list(after), []
     for index, each in enumerate(before):
         if left and left[0] == each:
@@ -368,7 +367,7 @@ def _last(node: TextNode) -> TextNode:
 
 
 def _content_end(text: str, node: TextNode) -> int:
-    """Where a part ends, without the blank lines and comments behind a text in lines."""
+    """Where a node ends, without the blank lines and comments that follow a block scalar."""
     last = _last(node)
     if text[last.inner : last.inner + 1] in ("|", ">") and last.end > last.inner + 1:
         header = text[last.inner : text.find("\n", last.inner)]

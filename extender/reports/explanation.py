@@ -101,7 +101,7 @@ class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
     is_assumed: bool = False
 
     def of(self, names: Sequence[str]) -> "ExplainedNodes":
-        """The same of the nodes of these names, which are empty for nodes of no cluster."""
+        """The same, said of the nodes of these names; nodes of no cluster have empty ones."""
         shown = tuple(filter(None, sorted(names)))[:_NAMES]
         return msgspec.structs.replace(self, nodes=len(names), names=shown, is_assumed=not shown)
 
@@ -116,12 +116,12 @@ class ExplainedWebhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is to say about one pod.
+    """All that is said about one pod.
 
-    `skipped` says why no decision is made about the pod, empty if one is. `refusal` are the words for every refused
-    node, `retry` those of an answer after which kube-scheduler comes back. `annotation` is the reason that the webhook
-    has written or would write, `added` its record of what it has added. While a pod has `gates`, kube-scheduler does
-    not look at it. `remedies` say what would change the answer. `faults` are of the containers of a pod on a node.
+    `skipped` says why no decision is made about the pod, and is empty if one is made. `refusal` is the reason for every
+    refused node, `retry` that of an answer after which kube-scheduler comes back. `annotation` is the reason that the
+    webhook has written or would write, `added` its record of what it has added. While a pod has `gates`, kube-scheduler
+    does not look at it. `remedies` say what would change the answer. `faults` are about containers of a pod on a node.
     """
 
     schema: str
@@ -169,14 +169,13 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Mapping[str, str] | None = None
 
     def demands(self, document: Json) -> NodeDemands:
-        """What its pods ask of their nodes if they are as the document."""
+        """What the pods ask of their nodes when they are as in `document`."""
         demands = demands_in(msgspec.convert(map_at(document, "spec"), SchedulingSpec))
         if self.kind == "DaemonSet":
             return as_daemon_pods(demands, host_network=value_at(document, "spec", "hostNetwork") is True)
         return demands
 
     def __str__(self) -> str:
-        """The object as people name it."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
@@ -279,7 +278,7 @@ def _kind_of(
     known: Mapping[PodImage, ImageFact],
     annotation: str,
 ) -> ExplainedNodes:
-    """What is said of nodes like this one, as yet without any; `decision` is None if none is made about the pod."""
+    """What is said of nodes like this one, not counted yet; `decision` is None if none is made about the pod."""
     platform, unmet = platform_of_node(node), obstacles(demands, node)
     verdict = decision.verdict(platform) if decision else Verdict.PASSED
     images = _answer(verdict) if decision else RunAnswer.YES
@@ -300,7 +299,7 @@ def _kind_of(
 
 
 def _words(verdict: Verdict, decision: Decision | None, annotation: str) -> str:
-    """Those of the annotation where it is about these nodes, or those of kube-scheduler's event."""
+    """The annotation's words where it is about these nodes, or else those of kube-scheduler's event."""
     if annotation or decision is None:
         return annotation
     if verdict is Verdict.RETRY:
