@@ -32,7 +32,7 @@ from extender.fetcher.messages import (
 )
 from extender.fetcher.settings import FetcherSettings
 from extender.metrics import add_sums
-from extender.registry_figures import set_gauges
+from extender.registry_metrics import set_gauges
 
 MAIN, ALONE = "main", "alone"
 

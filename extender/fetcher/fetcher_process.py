@@ -39,7 +39,7 @@ from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.logs import configure_logs
 from extender.machine import THIS_MACHINE
 from extender.metrics import sums
-from extender.registry_figures import gauge_values
+from extender.registry_metrics import gauge_values
 
 log = structlog.get_logger()
 

@@ -41,7 +41,7 @@ from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.capped_connection import MOST_HEAD_BYTES, AnswerTooLong, BodiesUnderWay, CappedConnection
 from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.go_proxies import proxy_for, proxy_of
-from extender.registry_figures import CODES, REQUESTS
+from extender.registry_metrics import CODES, REQUESTS
 
 _CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
 _IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup, and takes 40 KB or more

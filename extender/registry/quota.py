@@ -13,7 +13,7 @@ from yarl import URL
 from extender.credentials.keyring import CredentialId
 from extender.errors import QuotaReserved
 from extender.images.reference import HUB
-from extender.registry_figures import QUOTA_LIMIT, QUOTA_NAMES, QUOTA_REMAINING, WITHHELD
+from extender.registry_metrics import QUOTA_LIMIT, QUOTA_NAMES, QUOTA_REMAINING, WITHHELD
 from extender.tables import LruTable
 
 log = structlog.get_logger()

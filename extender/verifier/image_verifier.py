@@ -19,7 +19,7 @@ from extender.registry.registry_client import FetchedManifest, RegistryClient
 from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEntry, read_layer
 from extender.verifier.image_files import ImageFiles
 from extender.verifier.start_config import LayerDescriptor, StartConfig, read_layers, read_start
-from extender.verifier.start_program import StartVerdict, judge_start, unknown
+from extender.verifier.start_program import StartVerdict, unknown, verify_start
 from extender.verifier.verification import PlatformState, Verification
 
 _FIRST_PART_BYTES, _MOST_PART_BYTES = 128 << 10, 4 << 20  # what is read of a layer at once, and no body is longer
@@ -109,16 +109,16 @@ class ImageVerifier:
             raise _Stop(unknown(f"its configuration cannot be had: {exc}"[:200])) from exc
         self._layers = list(read_layers(manifest.body))
         self._layer_bytes = sum(max(layer.size or 0, 0) for layer in self._layers)
-        verdict = await self._judge(start, self._platform)
+        verdict = await self._verify_start(start, self._platform)
         found.append((self._platform, verdict))
         if verdict.architecture and not is_child:
             own = normalize_platform(self._platform.os, verdict.architecture)
-            found.append((own, await self._judge(start, own)))
+            found.append((own, await self._verify_start(start, own)))
 
-    async def _judge(self, start: StartConfig, platform: Platform) -> StartVerdict:
+    async def _verify_start(self, start: StartConfig, platform: Platform) -> StartVerdict:
         """Reads layers until it is known what the image starts on a platform."""
         while True:
-            verdict = judge_start(start, self._files, platform)
+            verdict = verify_start(start, self._files, platform)
             if verdict is not None:
                 return verdict
             if self._layers:

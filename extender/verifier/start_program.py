@@ -44,20 +44,17 @@ class StartVerdict(msgspec.Struct, frozen=True):
     architecture: str = ""
 
 
-Judgement = StartVerdict | None
-
-
-def judge_start(start: StartConfig, files: ImageFiles, platform: Platform) -> Judgement:
+def verify_start(start: StartConfig, files: ImageFiles, platform: Platform) -> StartVerdict | None:
     """The verdict on a platform by the files that are known so far; None if the next layer must be read first."""
     if not start.arguments:
         return unknown("it names no program to start")
     if platform.architecture not in KNOWN_ARCHITECTURES:
         return unknown(f"nothing is known of programs for {platform.architecture}")
     if platform.os == "windows":
-        return _judge_windows(start, files, platform)
+        return _verify_windows(start, files, platform)
     if platform.os != "linux":
         return unknown(f"nothing is known of programs for {platform.os}")
-    return _Judge(start, files, platform).judge()
+    return _LinuxStart(start, files, platform).verify()
 
 
 def unknown(why: str, program: str = "") -> StartVerdict:
@@ -65,16 +62,16 @@ def unknown(why: str, program: str = "") -> StartVerdict:
     return StartVerdict(PlatformState.CLAIMED, program, why)
 
 
-class _Judge:
+class _LinuxStart:
     def __init__(self, start: StartConfig, files: ImageFiles, platform: Platform) -> None:
         self._start = start
         self._files = files
         self._platform = platform
 
-    def judge(self) -> Judgement:
-        return self._judge_command(self._start.arguments, _MOST_LAUNCHERS)
+    def verify(self) -> StartVerdict | None:
+        return self._verify_command(self._start.arguments, _MOST_LAUNCHERS)
 
-    def _judge_command(self, arguments: Sequence[str], left: int) -> Judgement:
+    def _verify_command(self, arguments: Sequence[str], left: int) -> StartVerdict | None:
         """The verdict on a program, and if that is a launcher on the one that it starts."""
         found = self._search(arguments[0])
         if not isinstance(found, FoundFile):
@@ -85,7 +82,7 @@ class _Judge:
             return verdict
         if not started or not left:
             return unknown(f"it is not known what its {_path_of(found)} starts", _path_of(found))
-        return self._judge_command(started, left - 1)
+        return self._verify_command(started, left - 1)
 
     def _search(self, name: str) -> FoundFile | Absent:
         """The file that a runtime starts under a name: by its path, or the first in the search path."""
@@ -99,7 +96,7 @@ class _Judge:
                 return found
         return Absent.MISSING
 
-    def _follow(self, file: FoundFile, left: int) -> Judgement:
+    def _follow(self, file: FoundFile, left: int) -> StartVerdict | None:
         """The verdict on a program, and on the interpreters that it needs."""
         if file.entry.type is not EntryType.PROGRAM:
             return unknown(f"its program {_path_of(file)} may not be executed")
@@ -108,13 +105,13 @@ class _Judge:
             case Format.SCRIPT if left:
                 return self._follow_script(file, left)
             case Format.ELF:
-                return self._judge_elf(file, head)
+                return self._verify_elf(file, head)
             case Format.PE:
                 return _refuted(file, head)
             case _:
                 return unknown(f"its program {_path_of(file)} is of no format that is read here")
 
-    def _follow_script(self, file: FoundFile, left: int) -> Judgement:
+    def _follow_script(self, file: FoundFile, left: int) -> StartVerdict | None:
         """The verdict on the interpreters of a script. If they are right it is not known what the script starts."""
         head = file.entry.head
         by_env = _run_by_env(head) if posixpath.basename(head.interpreter) == "env" else ""
@@ -127,7 +124,7 @@ class _Judge:
                 return verdict
         return unknown(f"it is not known what its script {_path_of(file)} starts", _path_of(file))
 
-    def _judge_elf(self, file: FoundFile, head: ProgramHead) -> Judgement:
+    def _verify_elf(self, file: FoundFile, head: ProgramHead) -> StartVerdict | None:
         architecture = self._platform.architecture
         if not may_run(head.architecture, architecture):
             return _refuted(file, head)
@@ -135,9 +132,9 @@ class _Judge:
             return unknown(f"its program is for {machine_text(head)}, which some nodes run", _path_of(file))
         if not head.interpreter:
             return StartVerdict(PlatformState.VERIFIED, _path_of(file), machine_text(head))
-        return self._judge_loader(file, head)
+        return self._verify_loader(file, head)
 
-    def _judge_loader(self, file: FoundFile, program: ProgramHead) -> Judgement:
+    def _verify_loader(self, file: FoundFile, program: ProgramHead) -> StartVerdict | None:
         """The verdict on a program of the right machine that a dynamic loader starts."""
         loader = self._files.find(program.interpreter)
         if loader is Absent.UNREAD:
@@ -161,15 +158,15 @@ def _started_by(arguments: Sequence[str], found: FoundFile) -> Sequence[str] | N
     return next((each for name in names if (each := command_of(name, command[1:])) is not None), None)
 
 
-def _unread_or(absent: Absent, why: str) -> Judgement:
+def _unread_or(absent: Absent, why: str) -> StartVerdict | None:
     return None if absent is Absent.UNREAD else unknown(why)
 
 
-def _is_verified(verdict: Judgement) -> bool:
+def _is_verified(verdict: StartVerdict | None) -> bool:
     return verdict is not None and verdict.state is PlatformState.VERIFIED
 
 
-def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) -> Judgement:
+def _verify_windows(start: StartConfig, files: ImageFiles, platform: Platform) -> StartVerdict | None:
     """By the program's own path alone: what Windows searches besides depends on its registry."""
     name = _DRIVE.sub("", start.arguments[0], count=1).replace("\\", "/").lower()
     folder = _DRIVE.sub("", start.folder, count=1).replace("\\", "/").lower()
@@ -177,7 +174,7 @@ def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) ->
     for each in (path, f"{path}.exe"):
         found = files.find(f"{_WINDOWS_ROOT}/{each}")
         if isinstance(found, FoundFile):
-            verdict = _judge_pe(found, platform)
+            verdict = _verify_pe(found, platform)
             if verdict.state is PlatformState.VERIFIED and starts_what_words_say(posixpath.basename(found.path)):
                 return unknown(f"it is not known what its {_path_of(found)} starts", _path_of(found))
             return verdict
@@ -188,7 +185,7 @@ def _judge_windows(start: StartConfig, files: ImageFiles, platform: Platform) ->
     return unknown(f"its program {_shown(start.arguments[0])} is not where it says, or not in the image")
 
 
-def _judge_pe(found: FoundFile, platform: Platform) -> StartVerdict:
+def _verify_pe(found: FoundFile, platform: Platform) -> StartVerdict:
     head = found.entry.head
     if head.format is Format.ELF:
         return _refuted(found, head)

@@ -7,7 +7,7 @@ from extender.verifier.archive_reading import InvalidLayer, LayerBudget, LayerEn
 from extender.verifier.image_files import ImageFiles
 from extender.verifier.program_headers import read_head
 from extender.verifier.start_config import StartConfig
-from extender.verifier.start_program import StartVerdict, judge_start
+from extender.verifier.start_program import StartVerdict, verify_start
 from extender.verifier.verification import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS
 from tests.fuzz.target import check_sentence
 
@@ -26,7 +26,7 @@ def layers(data: bytes) -> None:
             files.add(_entries(body))
     files.finish()
     for platform in _PLATFORMS:
-        verdict = judge_start(_START, files, platform)
+        verdict = verify_start(_START, files, platform)
         if isinstance(verdict, StartVerdict):
             check_sentence(verdict.detail)
             assert len(verdict.program) <= MOST_PROGRAM_CHARACTERS

@@ -26,7 +26,7 @@ from extender.fetcher.messages import Channel, Failed, Look, Ping, SeenImage, To
 from extender.images.content import Cause
 from extender.images.failures import failure_of
 from extender.images.reference import ImageReference, parse_reference
-from extender.registry_figures import REQUESTS
+from extender.registry_metrics import REQUESTS
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
 from testbed.images import build_index

@@ -14,7 +14,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, CredentialScope, Endpoint
 from extender.registry.mirror_failover import MirrorFailover
 from extender.registry.rests import Rests
-from extender.registry_figures import MIRRORS
+from extender.registry_metrics import MIRRORS
 from testbed.clock import Clock
 
 APP, REPOSITORIES = parse_reference("up.example/team/one:1"), ("team/one", "team/two", "team/three")
