@@ -5,8 +5,6 @@ They are declared here and not where they are counted: the service has them from
 
 from collections.abc import Mapping
 
-from prometheus_client import Gauge
-
 from extender.metrics import REGISTRY, counter, gauge
 
 CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
@@ -41,23 +39,20 @@ WITHHELD = counter(
     QUOTA_NAMES,
 )
 
-# By family and registry; the registry is empty where the family has no label.
-_GAUGES: Mapping[tuple[str, str], Gauge] = {
-    **{("multiarch_registry_quota_limit", name): child for name, child in QUOTA_LIMIT.items()},
-    **{("multiarch_registry_quota_remaining", name): child for name, child in QUOTA_REMAINING.items()},
-}
+_GAUGES = {"multiarch_registry_quota_limit": QUOTA_LIMIT, "multiarch_registry_quota_remaining": QUOTA_REMAINING}
 
 
 def gauge_values() -> dict[tuple[str, str], float]:
-    """Returns the values of the gauges here, by family and registry."""
+    """The values of the gauges here, by metric and registry."""
     return {
-        (family, name): REGISTRY.get_sample_value(family, {"registry": name} if name else {}) or 0.0
-        for family, name in _GAUGES
+        (metric, name): REGISTRY.get_sample_value(metric, {"registry": name}) or 0.0
+        for metric, children in _GAUGES.items()
+        for name in children
     }
 
 
 def set_gauges(values: Mapping[tuple[str, str], float]) -> None:
-    """Sets the gauges to what `gauge_values` has returned in another process. Ignores names that are none of theirs."""
-    for key, value in values.items():
-        if key in _GAUGES:
-            _GAUGES[key].set(value)
+    """Sets the gauges to the `gauge_values` of another process. Ignores names that are none of theirs."""
+    for (metric, name), value in values.items():
+        if child := _GAUGES.get(metric, {}).get(name):
+            child.set(value)
