@@ -31,7 +31,7 @@ from extender.errors import (
     RegistryUnreachable,
 )
 from extender.registry.endpoint import Endpoint
-from extender.registry_figures import MIRRORS
+from extender.registry_metrics import MIRRORS
 from extender.tables import LruTable
 
 log = structlog.get_logger()
