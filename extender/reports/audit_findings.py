@@ -135,7 +135,6 @@ def with_newer(report: Audit, newer: Mapping[tuple[str, str], NewerTag]) -> Audi
 def audit(given: AuditInput) -> Audit:
     """The report. O(workloads × targets), and O(nodes) for each set of demands that workloads make of nodes."""
     auditor = _Auditor(given)
-    images = auditor.images()
     return Audit(
         schema=SCHEMA,
         is_partial=False,
@@ -144,9 +143,9 @@ def audit(given: AuditInput) -> Audit:
         total=sum((workload.weight for workload in auditor.workloads), Weight()),
         summary=[_summary(index, str(target), auditor.workloads) for index, target in enumerate(auditor.targets)],
         nodes=auditor.node_pools(),
-        images=images,
+        images=auditor.images,
         workloads=auditor.workloads,
-        findings=auditor.findings(images),
+        findings=auditor.findings(),
         problems=list(given.problems),
     )
 
@@ -167,6 +166,17 @@ def new_problems(report: Audit, baseline: Audit | None) -> list[str]:
     return [problem for problem in report.problems if problem not in known]
 
 
+class _CollectedImage(msgspec.Struct):
+    """What the workloads have of an image. `facts` are what judged workloads go by, which their pods' fields decide."""
+
+    image: PodImage
+    evidence: ImageEvidence
+    used_by: list[AuditedUse] = []
+    facts: list[tuple[Workload, ImageFact]] = []
+    blocks: Weight = Weight()
+    unblocks: Weight = Weight()
+
+
 class _Auditor:
     """Arranges what is judged of workloads: by image, by platform, and as findings."""
 
@@ -182,40 +192,35 @@ class _Auditor:
         ]
         self._judged = [each for each in self._all if not each.skipped]
         self.workloads = [self._judge.audited(each, self.targets) for each in self._all]
+        self._collected = self._collect_images()
+        self.images = [self._image(each) for each in self._collected.values()]
 
-    def images(self) -> list[AuditedImage]:
-        """What is reported of each image, in the order of their names."""
-        uses: dict[str, list[AuditedUse]] = {}
-        evidence: dict[str, tuple[PodImage, ImageEvidence]] = {}
-        for workload, found in zip(self._given.workloads, self._given.evidence, strict=True):
+    def _collect_images(self) -> dict[str, _CollectedImage]:
+        """What the workloads have of each image, by its reference and in the order of these."""
+        found: dict[str, _CollectedImage] = {}
+        for judged, audited, evidence in zip(self._all, self.workloads, self._given.evidence, strict=True):
+            workload = judged.workload
+            for image, fact, item in zip(workload.images, judged.facts, evidence, strict=True):
+                collected = found.setdefault(image.reference, _CollectedImage(image, item))
+                if item.digest and not collected.evidence.digest:  # namespaces with other credentials may have less
+                    collected.image, collected.evidence = image, item
+                if not judged.skipped:
+                    collected.facts.append((workload, fact))
             for use in workload.uses:
                 used = AuditedUse(str(workload), use.used_as, use.name, use.is_injected)
-                uses.setdefault(use.image.reference, []).append(used)
-            for image, item in zip(workload.images, found, strict=True):
-                if _is_better(item, evidence.get(image.reference)):
-                    evidence[image.reference] = image, item
-        blocks, unblocks = _weights(self.workloads)
-        constrained = {image.reference for image, _ in self._uses(RunsOn)}
-        return [
-            msgspec.structs.replace(
-                self._image(image, item, is_constrained=reference in constrained),
-                used_by=uses[reference],
-                blocks=blocks.get(reference, Weight()),
-                unblocks=unblocks.get(reference, Weight()),
-            )
-            for reference, (image, item) in sorted(evidence.items())
-        ]
+                found[use.image.reference].used_by.append(used)
+            blocked, alone = _lacking(audited)
+            for reference in blocked:
+                found[reference].blocks += audited.weight
+            for reference in alone:
+                found[reference].unblocks += audited.weight
+        return dict(sorted(found.items()))
 
-    def _uses(self, *kinds: type[ImageFact]) -> Iterator[tuple[PodImage, tuple[Workload, ImageFact]]]:
-        """The uses of images by judged workloads to which their facts of these kinds belong."""
-        for judged in self._judged:
-            for image, fact in judged.images:
-                if isinstance(fact, kinds):
-                    yield image, (judged.workload, fact)
-
-    def _image(self, image: PodImage, evidence: ImageEvidence, *, is_constrained: bool) -> AuditedImage:
+    def _image(self, collected: _CollectedImage) -> AuditedImage:
+        image, evidence = collected.image, collected.evidence
         fact = fact_of(image, evidence.answer, may_be_pending=False)
         platforms = fact.platforms if isinstance(fact, RunsOn) else frozenset[Platform]()
+        is_constrained = any(isinstance(each, RunsOn) for _, each in collected.facts)
         lacks = [
             str(target)
             for target in self.targets
@@ -232,9 +237,9 @@ class _Auditor:
             cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
             detail=fact.detail if isinstance(fact, Pending | Unknown) else "",
             owner=self._owner(canonical or image.reference),
-            used_by=[],
-            blocks=Weight(),
-            unblocks=Weight(),
+            used_by=collected.used_by,
+            blocks=collected.blocks,
+            unblocks=collected.unblocks,
             by_operator=is_by_operator(evidence.answer),
         )
 
@@ -265,10 +270,10 @@ class _Auditor:
             )
         return found
 
-    def findings(self, images: Sequence[AuditedImage]) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         """Everything that is found, in the order of rules."""
         found = [
-            *self._of_images(images),
+            *self._of_images(),
             *(finding for each in self._judged for finding in self._of_workload(each)),
             *(finding for each in zip(self._all, self.workloads, strict=True) for finding in self._of_demands(*each)),
             *self._of_running(),
@@ -277,17 +282,14 @@ class _Auditor:
                 for each in self._all
                 if each.is_partly_given
             ),
-            *map(_contradictory, filter(_contradiction_of, self._given.nodes)),
+            *_of_nodes(self._given.nodes),
         ]
         return sorted(found, key=lambda each: (each.rule, each.subject, each.platform))
 
-    def _of_images(self, images: Sequence[AuditedImage]) -> Iterator[Finding]:
+    def _of_images(self) -> Iterator[Finding]:
         """What the images lack that judged workloads use, and which of these are unknown to one of them."""
-        uses: dict[str, list[tuple[Workload, ImageFact]]] = {}
-        for used, pair in self._uses(RunsOn, Pending, Unknown):
-            uses.setdefault(used.reference, []).append(pair)
-        for image in images:
-            pairs, name = uses.get(image.reference, ()), image.canonical or image.reference
+        for image in self.images:
+            pairs, name = self._collected[image.reference].facts, image.canonical or image.reference
             workloads = [workload for workload, fact in pairs if isinstance(fact, RunsOn)]
             text = f"image {image.reference}"
             for platform in image.lacks:
@@ -314,7 +316,7 @@ class _Auditor:
     def _of_daemon_set(self, judged: JudgedWorkload) -> Iterator[Finding]:
         """What keeps it from nodes that it targets: images, and taints that its pods do not tolerate."""
         platforms, taints = Counter[Platform](), Counter[str]()
-        for node, number in self._judge.targeted(judged):
+        for node, number in judged.targeted:
             platform = platform_of_node(node)
             if platform and fit(judged.facts, platform, self._compatibility) is Fit.NO:
                 platforms[platform] += number
@@ -335,7 +337,8 @@ class _Auditor:
     def _of_demands(self, judged: JudgedWorkload, audited: AuditedWorkload) -> Iterator[Finding]:
         """What a workload asks of nodes that keeps it from a platform on which its images run, and what it need not."""
         relaxed = self._judge.relaxed(judged, self._relaxer)
-        for platform, nodes in relaxed.freed.items():
+        freed_on = self._judge.freed(judged.workload, relaxed)
+        for platform, nodes in freed_on.items():
             pods = counted(audited.weight.pods, "pod")
             freed = pods if nodes is None else f"{pods}, {counted(nodes, 'node')}"
             text = f"may run on {platform} too ({freed}): no image needs {', '.join(relaxed.constraints)}"
@@ -345,7 +348,7 @@ class _Auditor:
             yield _of_workload(FindingRule.CONSTRAINT_NOT_NEEDED, judged, text, level="note")
         for asked in audited.platforms:
             for each in asked.blockers if asked.images is RunAnswer.YES else ():
-                if asked.platform not in relaxed.freed or each.rule not in _OF_AUTHORS:
+                if asked.platform not in freed_on or each.rule not in _OF_AUTHORS:
                     more = f":{each.subject}"
                     yield _of_workload(each.rule, judged, each.text, asked.platform, level="note", more=more)
 
@@ -368,43 +371,27 @@ class _Auditor:
             yield _finding(rule, platform, str(judged.workload), [judged.workload], said, name=name)
 
 
-def _weights(workloads: Sequence[AuditedWorkload]) -> tuple[dict[str, Weight], dict[str, Weight]]:
-    """What each image blocks, and what it alone blocks."""
-    blocks: dict[str, Weight] = {}
-    unblocks: dict[str, Weight] = {}
-    for workload in workloads:
-        blocked: set[str] = set()
-        alone: set[str] = set()
-        for platform in workload.platforms:
-            lacking = {each.subject for each in platform.blockers if each.rule is FindingRule.IMAGE_LACKS_PLATFORM}
-            blocked |= lacking
-            if len(platform.blockers) == 1:
-                alone |= lacking
-        for reference in blocked:
-            blocks[reference] = blocks.get(reference, Weight()) + workload.weight
-        for reference in alone:
-            unblocks[reference] = unblocks.get(reference, Weight()) + workload.weight
-    return blocks, unblocks
+def _lacking(workload: AuditedWorkload) -> tuple[set[str], set[str]]:
+    """The images that keep the workload from a platform, and those that alone do so."""
+    blocked, alone = set[str](), set[str]()
+    for platform in workload.platforms:
+        lacking = {each.subject for each in platform.blockers if each.rule is FindingRule.IMAGE_LACKS_PLATFORM}
+        blocked |= lacking
+        if len(platform.blockers) == 1:
+            alone |= lacking
+    return blocked, alone
 
 
-def _contradiction_of(node: ReportedNode) -> str:
-    """What the labels and the kubelet of a node say, if these are different platforms; else nothing."""
-    labels, info = (node.metadata and node.metadata.labels) or {}, node.status and node.status.node_info
-    said = (labels.get(OPERATING_SYSTEM) or "", labels.get(ARCHITECTURE) or "")
-    stated = ((info and info.operating_system) or "", (info and info.architecture) or "")
-    differs = any(label and kubelet and label != kubelet for label, kubelet in zip(said, stated, strict=True))
-    return f"its labels say {'/'.join(said)}, its kubelet {'/'.join(stated)}" if differs else ""
-
-
-def _contradictory(node: ReportedNode) -> Finding:
-    subject, platform = f"node {name_of_node(node)}", str(platform_of_node(node))
-    text = f"{subject}: {_contradiction_of(node)}"
-    return _finding(FindingRule.NODE_LABELS, platform, subject, [], text, level="warning")
-
-
-def _is_better(item: ImageEvidence, known: tuple[PodImage, ImageEvidence] | None) -> bool:
-    """Whether to show this evidence of an image, of which namespaces with other credentials may have less."""
-    return known is None or (not known[1].digest and bool(item.digest))
+def _of_nodes(nodes: Sequence[ReportedNode]) -> Iterator[Finding]:
+    """The nodes of which the labels and the kubelet say different platforms."""
+    for node in nodes:
+        labels, info = (node.metadata and node.metadata.labels) or {}, node.status and node.status.node_info
+        said = (labels.get(OPERATING_SYSTEM) or "", labels.get(ARCHITECTURE) or "")
+        stated = ((info and info.operating_system) or "", (info and info.architecture) or "")
+        if any(label and kubelet and label != kubelet for label, kubelet in zip(said, stated, strict=True)):
+            subject, platform = f"node {name_of_node(node)}", str(platform_of_node(node))
+            text = f"{subject}: its labels say {'/'.join(said)}, its kubelet {'/'.join(stated)}"
+            yield _finding(FindingRule.NODE_LABELS, platform, subject, [], text, level="warning")
 
 
 def _canonical(reference: str) -> str | None:

@@ -25,47 +25,34 @@ from extender.placement.node_match import (
 from extender.placement.nodes import platform_of_node
 from extender.placement.policy import Policy
 from extender.placement.reasons import built_text
-from extender.placement.relaxing import Relaxer
+from extender.placement.relaxing import Relaxation, Relaxer
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
 from extender.reports.workload_reports import Workload
 
 
 class JudgedWorkload(msgspec.Struct, frozen=True):
-    """A workload with what decides about it: the facts of its images, in order, and what its pods ask of nodes.
+    """A workload with what decides about it: its images, their facts, in order, and what its pods ask of nodes.
 
-    `skipped` says why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs where.
-    `is_partly_given`: it is not judged since nobody knows all of its images.
+    `targeted` has, for a DaemonSet, a node of each kind on which it wants a pod, were it not for taints, and how many
+    there are. `skipped` says why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs
+    where. `is_partly_given`: it is not judged since nobody knows all of its images.
     """
 
     workload: Workload
-    images: Sequence[tuple[PodImage, ImageFact]]
+    images: Sequence[PodImage]
+    facts: Sequence[ImageFact]
     demands: NodeDemands
+    overrides: Overrides
+    targeted: Sequence[tuple[ReportedNode, int]]
     skipped: str
     has_handler: bool
     is_partly_given: bool
 
     @property
-    def facts(self) -> list[ImageFact]:
-        """The facts of its images."""
-        return [fact for _, fact in self.images]
-
-    @property
     def identity(self) -> str:
         """Its name in fingerprints, which no other workload has."""
         return f"{self.workload}@{self.workload.namesake}" if self.workload.namesake else str(self.workload)
-
-
-class RelaxedWorkload(msgspec.Struct, frozen=True):
-    """The constraints on architecture that a workload's images do not need.
-
-    `freed` has the platforms on which its pods may run without these, with how many nodes there then take them; None
-    where there are no nodes yet, or no cluster was asked. Pods get from the webhook what the `tolerations` tolerate.
-    """
-
-    constraints: tuple[str, ...] = ()
-    freed: Mapping[str, int | None] = {}
-    tolerations: tuple[str, ...] = ()
 
 
 class WorkloadJudge:
@@ -91,24 +78,20 @@ class WorkloadJudge:
         """The workload with its facts; `answers` are those for its images, in order."""
         runtime = self._policy.runtime_classes.get(workload.spec.runtime_class_name or "")
         images = [msgspec.structs.replace(image, runtime=runtime) if runtime else image for image in workload.images]
-        demands = demands_in(workload.spec)
-        if workload.is_daemon_set:
-            demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)
-        mode = self._overrides_of(workload).mode
-        skipped = f"the annotation {MODE} is ignore" if mode is Mode.IGNORE else ""
+        demands = _demands_of_pods(workload, demands_in(workload.spec))
+        namespace = self._namespaces.get(workload.key.namespace)
+        overrides = read_overrides(workload.annotations, namespace, self._policy.overrides)
+        skipped = f"the annotation {MODE} is ignore" if overrides.mode is Mode.IGNORE else ""
         if runtime and not runtime.platforms:
             skipped = f"placement.runtime_classes leaves its RuntimeClass {runtime.name} alone"
         is_partly_given = bool(workload.missing and not skipped)
         if is_partly_given:
             skipped = f"partly given: {given_later(workload.missing)}"
-        facts = [
-            (image, fact_of(image, answer, may_be_pending=False)) for image, answer in zip(images, answers, strict=True)
-        ]
-        return JudgedWorkload(workload, facts, demands, skipped, runtime is not None, is_partly_given)
-
-    def _overrides_of(self, workload: Workload) -> Overrides:
-        namespace = self._namespaces.get(workload.key.namespace)
-        return read_overrides(workload.annotations, namespace, self._policy.overrides)
+        facts = [fact_of(image, answer, may_be_pending=False) for image, answer in zip(images, answers, strict=True)]
+        targeted = list(self._targeted(demands)) if workload.is_daemon_set else []
+        return JudgedWorkload(
+            workload, images, facts, demands, overrides, targeted, skipped, runtime is not None, is_partly_given
+        )
 
     def audited(self, judged: JudgedWorkload, targets: Sequence[Platform]) -> AuditedWorkload:
         """What is reported of the workload."""
@@ -125,9 +108,8 @@ class WorkloadJudge:
             skipped=judged.skipped,
         )
 
-    def targeted(self, judged: JudgedWorkload) -> Iterator[tuple[ReportedNode, int]]:
-        """A node of each kind on which a DaemonSet wants a pod, were it not for taints, and how many there are."""
-        demands = msgspec.structs.replace(judged.demands, tolerations=(Toleration(operator="Exists"),))
+    def _targeted(self, demands: NodeDemands) -> Iterator[tuple[ReportedNode, int]]:
+        demands = msgspec.structs.replace(demands, tolerations=(Toleration(operator="Exists"),))
         for platform in self.nodes:
             yield from (kind for kind in self._kinds_of(platform, demands) if not obstacles(demands, kind[0]))
 
@@ -141,38 +123,35 @@ class WorkloadJudge:
             if not any(_contradictions(each, judged.demands))
         ]
 
-    def relaxed(self, judged: JudgedWorkload, relaxer: Relaxer) -> RelaxedWorkload:
-        """What the workload does not need; nothing for most."""
-        if judged.skipped or not relaxer.is_constrained(judged.demands):
-            return RelaxedWorkload()
-        workload, images = judged.workload, [image for image, _ in judged.images]
-        overrides = self._overrides_of(workload)
-        if overrides.mode is Mode.OBSERVE:
-            return RelaxedWorkload()
+    def relaxed(self, judged: JudgedWorkload, relaxer: Relaxer) -> Relaxation:
+        """The constraints on architecture that the workload's images do not need; none for most."""
+        is_left = judged.skipped or judged.overrides.mode is Mode.OBSERVE
+        if is_left or not relaxer.is_constrained(judged.demands):
+            return Relaxation()
+        workload = judged.workload
         written = {"metadata": {"annotations": workload.annotations}, "spec": workload.spec}
-        pod = msgspec.json.decode(msgspec.json.encode(written), type=CreatedPod)
-        found = relaxer.relax(
-            pod,
-            images,
+        return relaxer.relax(
+            msgspec.json.decode(msgspec.json.encode(written), type=CreatedPod),
+            judged.images,
             judged.facts,
-            overrides,
+            judged.overrides,
             is_daemon_set=workload.is_daemon_set,
             is_reached=self._reach.includes(workload.key.namespace, workload.labels),
         )
-        demands = found.demands
-        if workload.is_daemon_set:
-            demands = as_daemon_pods(demands, host_network=workload.spec.host_network is True)
-        freed: dict[str, int | None] = {}
-        for platform in found.gained:
-            taking = self._met(platform, demands)[()]
-            if taking or platform not in self.nodes:
-                freed[str(platform)] = taking or None
-        return RelaxedWorkload(found.constraints, freed, found.tolerations)
+
+    def freed(self, workload: Workload, relaxed: Relaxation) -> dict[str, int | None]:
+        """The platforms on which its pods may run without these constraints, with how many nodes there then take them.
+
+        None where there are no nodes yet, or no cluster was asked.
+        """
+        demands = _demands_of_pods(workload, relaxed.demands)
+        taking = {platform: self._met(platform, demands)[()] for platform in relaxed.gained}
+        return {str(each): nodes or None for each, nodes in taking.items() if nodes or each not in self.nodes}
 
     def _weight(self, judged: JudgedWorkload) -> Weight:
         workload, pods = judged.workload, judged.workload.pods
         if pods is None:
-            pods = sum(number for _, number in self.targeted(judged)) if self.nodes else 1
+            pods = sum(number for _, number in judged.targeted) if self.nodes else 1
         return Weight(1, pods, round(pods * workload.cpu_cores, 6), int(pods * workload.memory_bytes))
 
     def _platform(self, target: Platform, judged: JudgedWorkload) -> WorkloadPlatform:
@@ -188,7 +167,7 @@ class WorkloadJudge:
         return WorkloadPlatform(str(target), answer, images, len(self.nodes.get(target, ())), blockers)
 
     def _image_blockers(self, target: Platform, judged: JudgedWorkload) -> Iterator[Blocker]:
-        for image, fact in judged.images:
+        for image, fact in zip(judged.images, judged.facts, strict=True):
             match fact:
                 case RunsOn() if not runs_on(fact.platforms, target, self._policy.compatibility):
                     text = f"image {image.reference} {built_text(fact)}"
@@ -226,6 +205,13 @@ class WorkloadJudge:
                 kinds.setdefault((node.spec, *map(labels.get, keys)), []).append(node)
             self._kinds[platform, keys] = [(alike[0], len(alike)) for alike in kinds.values()]
         return self._kinds[platform, keys]
+
+
+def _demands_of_pods(workload: Workload, demands: NodeDemands) -> NodeDemands:
+    """What the workload's pods ask of nodes, where their spec asks for this: a DaemonSet's tolerate more."""
+    if not workload.is_daemon_set:
+        return demands
+    return as_daemon_pods(demands, host_network=workload.spec.host_network is True)
 
 
 def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle]:
