@@ -128,13 +128,17 @@ class FirstSeen:
         )
 
     def seconds(self, uid: PodUid, namespace: str) -> float:
-        """Seconds since the first call for `uid`, a pod of this namespace; 0.0 at the first call."""
+        """Seconds since the first call for `uid`, a pod of this namespace, or since `forget`; 0.0 at the first call."""
         now = self._clock()
         row = self._rows.get(uid)
         if row is None:
             row = _Row(now, namespace)
             self._rows.put(uid, row)
         return now - row.since
+
+    def forget(self, uid: PodUid) -> None:
+        """Counts the pod's time anew at the next call for it."""
+        self._rows.remove(uid)
 
 
 REMOVED_NODES = counters(
@@ -276,8 +280,8 @@ class SchedulerVerbs:
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, question: PodQuestion) -> Decision:
         """The decision from the cache, or after waiting for lookups if those could change an answer that counts.
 
-        The wait counts from the first call for the pod: kube-scheduler asks for one pod after the other, and later pods
-        would wait at each attempt for images of those before them.
+        The wait counts from the first call in which an image of the pod was not known: kube-scheduler asks for one pod
+        after the other, and later pods would wait at each attempt for images of those before them.
         """
         answers = await self._pod_resolver.resolve(question, 0)
         decision = self._decide(args.pod, question, answers)
@@ -290,6 +294,7 @@ class SchedulerVerbs:
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
         if _KNOWN.issuperset(map(type, answers)):
+            self._first_seen.forget(_uid(pod))  # its images may have to be looked up again, when it is tried next
             return self._decide_known(KnownPod(question.images, tuple(answers), question.overrides))
         may_be_pending = self._waited_seconds(pod) < self._pending_limit_seconds
         facts = facts_of(question.images, answers, may_be_pending=may_be_pending)

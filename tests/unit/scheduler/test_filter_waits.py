@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from extender.credentials.keyring import Keyring
-from extender.images.content import Answer, Cause, Failure
+from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import NodePlatforms
@@ -15,6 +16,8 @@ from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from testbed.clock import Clock
+
+ON_AMD64 = Content(Kind.INDEX, frozenset({Platform("linux", "amd64")}), states_platforms=True)
 
 
 class Answering(PodResolver, frozen=True, kw_only=True):
@@ -80,3 +83,18 @@ async def test_a_missing_image_is_pending_until_its_pod_has_waited_for_the_limit
         (30.0, "b", "error"),
     ):
         assert await world.filter(uid) == outcome
+
+
+async def test_a_pod_whose_images_were_known_waits_anew_once_one_is_not() -> None:
+    """One that was refused comes back after five minutes, and the cache may have lost its image since."""
+    world = World(None)
+    await world.filter("a")
+    for world.clock.now, answer, waits, outcome in (
+        (40.0, ON_AMD64, [], "answered"),
+        (300.0, None, [0.1], "error"),
+        (330.0, None, [], "answered"),
+    ):
+        world.pods.waits.clear()
+        msgspec.structs.force_setattr(world.pods, "answer", answer)
+        assert await world.filter("a") == outcome
+        assert [each for each in world.pods.waits if each] == waits
