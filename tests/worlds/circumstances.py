@@ -5,7 +5,7 @@ import contextlib
 import fnmatch
 import functools
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from extender.config.reading import load_config
@@ -29,6 +29,7 @@ from tests.worlds.truth import CRITICAL, MODE, PREFIX, Contents, annotation, pla
 from tests.worlds.wrongs import Wrongs
 
 _LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
+_LONG_SECONDS = 20.0  # who has waited for so long has asked again and again
 _MISSING_SECONDS = 75.0  # after which what was missing or denied has been asked for again
 _UNDER_WAY = (
     "BodiesUnderWay._bytes",
@@ -328,16 +329,33 @@ class Circumstances:
     def is_known(self, pod: Manifest, least_seconds: float = 0.0) -> bool:
         """Whether each image of the pod could be known at once, or has been used for so long that it must be.
 
-        What was not there, or not open, when it was first asked for is asked for again after a minute.
+        A webhook that does not wait for look-ups goes by what replicas have learned and kept.
         """
-        seconds = 0.0 if self.config.admission.wait_seconds >= _LOOKUP_SECONDS else 3.0
+        if self.config.admission.wait_seconds < _LOOKUP_SECONDS:
+            if least_seconds < _LONG_SECONDS:
+                return self.keeps_all_images() and self.is_learned(pod)
+            least_seconds = max(least_seconds, 3.0)
+        return self._is_known_by(self.contents.first_used, pod, least_seconds)
+
+    def is_learned(self, pod: Manifest) -> bool:
+        """Whether each image of the pod was used some seconds ago, and nothing was wrong then, so that it is known."""
+        return self._is_known_by(self.contents.learned, pod, 0.0)
+
+    def _is_known_by(self, uses: Mapping[str, float], pod: Manifest, least_seconds: float) -> bool:
+        """What was not there, or not open, when it was first asked for is asked for again after a minute."""
         for reference in references(pod):
-            used = self.contents.first_used.get(reference, math.inf)
-            since = self.known_since(pod, reference)
-            least = max(least_seconds, seconds if since <= used else _MISSING_SECONDS)
-            if self.now - max(used, since) < least:
+            used, since = uses.get(reference, math.inf), self.known_since(pod, reference)
+            least = max(least_seconds, 0.0 if since <= used else _MISSING_SECONDS)
+            if not self.now - max(used, since) >= least:
                 return False
         return True
+
+    def is_looked_at(self, life: Life) -> bool:
+        """Whether the pod's images are looked up: not if its mode or its RuntimeClass leaves it alone."""
+        name = life.pod["spec"].get("runtimeClassName", "")
+        if self.mode_of(life) == "ignore" or self.config.placement.runtime_classes.get(name) == ():
+            return False
+        return self.is_reviewed(life) or self.uses_verbs(life)
 
     def keeps_all_images(self) -> bool:
         """Whether the cache has room for every image that is used, so that none is looked up again."""
@@ -401,6 +419,15 @@ class Circumstances:
     def have_common(self, pod: Manifest) -> bool:
         """Whether a node of some platform, here or not, runs all images, and the pod's author allows it."""
         return any(self.runs_all(pod, node) and allows(pod["spec"], node) for node in _EVERY_NODE)
+
+    def is_settled_by_known(self, pod: Manifest) -> bool:
+        """Whether no node is right for the pod whatever its images are that nobody serves."""
+        images = [image for image in map(self.image_of, self._constraining(pod)) if image]
+        compatibility = self.config.placement.compatibility
+        return not any(
+            all(runs_on(image, node, compatibility) for image in images) and allows(pod["spec"], node)
+            for node in _EVERY_NODE
+        )
 
     def has_room(self, pod: Manifest, node: Manifest) -> bool:
         """Whether kube-scheduler's own predicates let the pod onto the node as it is."""

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.worlds.api_server import ApiServer
 from tests.worlds.plan import Manifest
-from tests.worlds.truth import is_gated, other_gates
+from tests.worlds.truth import is_gated, other_gates, references
 
 
 class Sent(NamedTuple):
@@ -53,6 +53,8 @@ class Life:
         """The same, and other pods had used them before."""
         self.is_restored = True
         """Whether it has been changed by nobody but controllers and us since it was made."""
+        self.is_for_other_images = False
+        """Whether an image was changed when no gate of ours let its node affinity follow."""
 
     @property
     def key(self) -> str:
@@ -108,6 +110,7 @@ class Lives:
             return
         life = self._all[new["metadata"]["uid"]]
         life.pod = new
+        life.is_for_other_images |= not is_gated(old) and references(old) != references(new)
         if is_gated(new) and not other_gates(new):
             life.alone_since = min(life.alone_since, now)
         if is_gated(old) and not is_gated(new):

@@ -23,7 +23,8 @@ from tests.worlds.truth import (
 
 _PATIENCE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal that fails is repeated within 5 s
 # What is wrong with every replica.
-_COMMON = ("api ", "right:patch pods", "right:list pods", "right:watch", "patches", "registry", "watch", "rollout")
+_COMMON = ("api ", "right:get", "right:patch pods", "right:list pods", "right:watch", "patches", "registry", "watch",
+           "rollout")  # fmt: skip
 _SOON_SECONDS = 75.0  # in which a missing image is looked up again, and another replica leads
 _DEAF_SECONDS = 130.0  # after which a watch that brings nothing has been replaced, and what it missed been listed
 _SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
@@ -74,7 +75,10 @@ class HeldNoLonger(Invariant):
 
 
 class Released(Invariant):
-    """A pod whose images are known waits for nobody but those who are able."""
+    """A pod whose images are known waits for nobody but those who are able.
+
+    A leader whose connections fell silent is not known to be deaf, to itself either, until its watches count as lost.
+    """
 
     name = "D8 released"
     promise = "a held pod whose images are known is released soon, while one replica has nothing wrong of its own"
@@ -90,10 +94,12 @@ class Released(Invariant):
 
     def _look(self) -> None:
         world = self.world
+        is_deaf = not world.wrongs.was_right_since(world.now - _SOON_SECONDS, "api:")
+        patience = _SOON_SECONDS + (_DEAF_SECONDS if is_deaf else 0.0)
         for life in world.lives:
             if not life.is_held or life.uid in self._judged or other_gates(life.pod) or world.changed_by_others(life):
                 continue
-            if world.now - life.alone_since < _SOON_SECONDS or not world.is_known(life.pod, _SOON_SECONDS):
+            if world.now - life.alone_since < patience or not world.is_known(life.pod, patience):
                 continue
             if not world.wrongs.was_right_since(world.now - _SOON_SECONDS, *_COMMON):
                 continue
@@ -181,7 +187,8 @@ class OthersGatesStay(Invariant):
         if world.unknown_choice(life) in ("pass", "assume"):
             return
         is_known = all(world.stated(each) or world.contents.image(each) for each in references(life.pod))
-        is_certain = is_known or gate.after is AfterGate.ASSUME
+        # No image that is not known yet makes an impossible pod possible.
+        is_certain = is_known or gate.after is AfterGate.ASSUME or world.is_settled_by_known(life.sent)
         if not world.wrongs.is_quiet("right", "patches"):
             return
         if not is_certain and all(world.could_come(each, life.pod) for each in references(life.pod)):

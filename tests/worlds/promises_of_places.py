@@ -101,8 +101,10 @@ class Bound(Invariant):
                 continue
             if not world.is_known(pod, 20.0) or not world.is_plain(pod):
                 continue
-            if world.assumes(life) and not life.was_known:  # and the affinity that it got is for ever
+            if life.is_for_other_images:  # kube-apiserver lets node affinity follow while a pod is held alone
                 continue
+            if world.assumes(life) and not (life.was_known and world.is_calm(life, 5.0)):
+                continue  # and the affinity that it got is for ever
             if any(map(world.contents.has_changed, references(pod))) or "taken to run only" in annotation(pod, REASON):
                 continue
             nodes = [node for node in world.nodes() if self._suits(life, node)]

@@ -14,7 +14,8 @@ from tests.worlds.truth import is_gated, references
 _NOT_IN_VIEW = "not in view yet"  # of a node that the service does not see yet, whatever the images are
 # A view that was whole once answers for the nodes that it has.
 _BUT_WATCHES = ("api", "callers", "fetcher", "patches", "registry", "replica", "right", "rollout")
-_OTHER_SECONDS = 1.3  # between two looks at what is kept
+# Between two looks at what is kept. Images that pods wait for are looked at every 5 s, which finds that nobody waits.
+_OTHER_SECONDS = 6.5
 _SETTLED_SECONDS = 40.0  # in which a replica that starts sees the cluster, proves its rights, and somebody leads
 
 
@@ -106,9 +107,9 @@ class BackToTheFloor(Invariant):
         world = self.world
         if not world.wrongs.is_quiet(seconds=30.0):
             return
-        sizes = {replica: replica.sizes() for replica in world.running()}
+        before, sizes = world.floors(), {replica: replica.sizes() for replica in world.running()}
         await asyncio.sleep(_OTHER_SECONDS)  # what is under way now is not by then
-        most = world.floors()
+        most = {name: max(before[name], number) for name, number in world.floors().items()}
         for replica in (each for each in world.running() if each in sizes):
             later = replica.sizes()
             for name in (each for each in most if each in later):
@@ -129,7 +130,7 @@ class NoErrors(Invariant):
 
     def _filtered(self, life: Life, filtered: Filtered) -> None:
         world = self.world
-        if world.is_calm(life, 40.0, *_BUT_WATCHES) and world.is_known(life.pod, 3.0) and world.keeps_all_images():
+        if world.is_calm(life, 40.0, *_BUT_WATCHES) and world.is_learned(life.pod) and world.keeps_all_images():
             self.check(not filtered.error, "an Error while nothing is wrong", pod=life.key, error=filtered.error)
 
 
@@ -147,7 +148,7 @@ class FilterIsRight(Invariant):
         self._judge_observed(life, filtered)
         if not filtered.error:
             self._judge_texts(life, filtered.refused)
-            if self._is_decided(life):
+            if self._is_decided(life) and self._is_kept(life):
                 self._judge_nodes(life, filtered)
 
     def _judge_observed(self, life: Life, filtered: Filtered) -> None:
@@ -171,9 +172,15 @@ class FilterIsRight(Invariant):
         world = self.world
         if world.mode_of(life) != "enforce" or not world.is_calm(life, 20.0) or not world.is_plain(life.pod):
             return False
-        if not world.is_known(life.pod, 3.0) or any(map(world.contents.has_changed, references(life.pod))):
+        if not world.is_learned(life.pod):
             return False
-        return not world.prefers_by_filter()
+        return not (any(map(world.contents.has_changed, references(life.pod))) or world.prefers_by_filter())
+
+    def _is_kept(self, life: Life) -> bool:
+        """Whether its images are still known, or what the cache has lost is an error."""
+        world = self.world
+        is_retried = world.config.scheduler.pending == "retry" and world.unknown_choice(life) in ("", "retry")
+        return is_retried or world.keeps_all_images()
 
     def _judge_nodes(self, life: Life, filtered: Filtered) -> None:
         world = self.world

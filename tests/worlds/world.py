@@ -50,7 +50,7 @@ _LATENCY_SECONDS = 0.01
 _RESTART_SECONDS = 3.0  # until a replica that has ended is started again
 _FLUSHED_SECONDS = 345.0  # in which kube-scheduler tries every pod again
 _QUIET_SECONDS = 75.0  # after the last fault is felt no more
-
+_LEARNED_SECONDS = 3.0  # in which the images of a pod get known
 
 _WRONG = (PulledOutcome.EXEC_FORMAT, PulledOutcome.NO_MATCH)
 _RIGHT = (PulledOutcome.RUNNING, PulledOutcome.MOUNTED)
@@ -251,6 +251,7 @@ class World(Circumstances):
             registries=self.registries.hosts,
         )
         self.replicas[number : number + 1] = [replica]
+        self.contents.learned.clear()  # to the new one nothing is known
         self.trace(name, "starts")
         await replica.start()
 
@@ -261,9 +262,14 @@ class World(Circumstances):
         await self.start_replica(number)
 
     def _note_known(self, life: Life) -> None:
-        if self.mode_of(life) != "ignore":  # nobody looks those images up
+        if self.is_looked_at(life):
             self.contents.use(life.pod)
+            self.later(_LEARNED_SECONDS, lambda: self._note_learned(life.pod, life.created_at))
         life.was_known, life.was_used = self.is_known(life.pod), self.is_known(life.pod, 3.0)
+
+    def _note_learned(self, pod: Manifest, at: float) -> None:
+        if self.wrongs.was_right_since(at) and all(at - each > 40.0 for each in self.replaced_at.values()):
+            self.contents.learn(pod)
 
     def _filtered(self, entry: Entry) -> None:
         fields = entry.fields
