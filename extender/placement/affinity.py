@@ -16,12 +16,8 @@ from extender.kubernetes.core_v1 import NodeSelectorRequirement, NodeSelectorTer
 from extender.placement.additions import NO_NODE, AddedTerm, Requirements
 from extender.placement.node_match import (
     NodeDemands,
-    PlatformRequirements,
-    can_match,
     is_implied,
-    is_open,
     may_allow,
-    requirements_of,
 )
 from extender.placement.nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, USUAL
 from extender.placement.policy import possible_platforms
@@ -140,35 +136,35 @@ def _keep(
 
     `wrong` is None where any other may be there.
     """
-    terms = [NodeSelectorTerm()] if demands.terms is None else demands.terms
-    found, left, contradicting = list[AddedTerm](), 0, 0
-    for index, term in enumerate(terms):
-        present = requirements_of(demands.selector, term)
-        may_match, added = NO_NODE not in present and can_match(present), Requirements()
-        if demands.terms is not None and not is_open(term):  # it matches no node
-            left += 1
-        elif not may_match or not _allows(present, nodes):
+    terms, contradicting = list[AddedTerm](), 0
+    for each in demands.alternatives:
+        added = Requirements()
+        if not any(map(each.allows, nodes)):
             contradicting += 1
-            added = (NO_NODE,) if may_match else ()
-        elif wrong is None or _allows(present, wrong):
-            added = tuple(item for item in requirements if not is_implied(item, present))
+            added = (NO_NODE,) if each.can_match and NO_NODE not in each.requirements else ()
+        elif wrong is None or any(map(each.allows, wrong)):
+            added = tuple(item for item in requirements if not is_implied(item, each.requirements))
         if added:
-            found.append(AddedTerm(index, added, whole=demands.terms is None))
+            terms.append(AddedTerm(each.index, added, whole=demands.terms is None))
+    is_contradiction = contradicting > 0 or not demands.alternatives
+    return RequiredNodes(
+        tuple(terms),
+        _contradiction(demands, nodes, contradicting) if is_contradiction else "",
+        impossible=0 < contradicting == len(demands.alternatives),
+    )
+
+
+def _contradiction(demands: NodeDemands, nodes: Set[Platform], contradicting: int) -> str:
+    """Why a pod can run on none of `nodes`, or by `contradicting` of its terms not; empty if neither is so."""
     if not nodes:
-        contradiction = "no platform is common to all images"
-    elif not _allows(requirements_of(demands.selector, NodeSelectorTerm()), nodes):
-        contradiction = "nodeSelector allows no node that the images run on"
-    elif contradicting:
-        of = f"{contradicting} of {len(terms)} terms of the pod's node affinity"
-        contradiction = f"{of} allow no node that the images run on"
-    else:
-        contradiction = ""
-    is_impossible = contradicting > 0 and contradicting == len(terms) - left
-    return RequiredNodes(tuple(found), contradiction, is_impossible)
-
-
-def _allows(present: Sequence[NodeSelectorRequirement], nodes: Iterable[Platform]) -> bool:
-    return any(map(PlatformRequirements(present).allow, nodes))
+        return "no platform is common to all images"
+    selector = NodeDemands(demands.selector)
+    if not any(may_allow(selector, node) for node in nodes):
+        return "nodeSelector allows no node that the images run on"
+    if not contradicting:
+        return ""
+    of = f"{contradicting} of {len(demands.terms or ())} terms of the pod's node affinity"
+    return f"{of} allow no node that the images run on"
 
 
 def plan_preferred(

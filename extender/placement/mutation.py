@@ -186,7 +186,7 @@ def input_of(
 ) -> PodInput:
     """What decides about the pod besides its own JSON."""
     never_held = pod.spec is not None and pod.spec.priority_class_name in settings.gate.exempt_classes
-    return PodInput(images, facts, overrides, cluster, never_held)
+    return PodInput(images, facts, overrides, cluster, never_held=never_held)
 
 
 class Mutator:

@@ -53,17 +53,20 @@ class NodeDemands(msgspec.Struct, frozen=True, dict=True):
     terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
-    @functools.cached_property
+    @property
     def name_platforms(self) -> bool:
         """Whether the platform of a node may decide whether it meets them."""
         return self.terms is not None or not LABELS.keys().isdisjoint(self.selector)
 
     @functools.cached_property
-    def open_terms(self) -> list["PlatformRequirements"]:
-        """What the selector and each term that a node can match say of platforms; one, where there are no terms."""
-        terms = tuple(filter(is_open, self.terms)) if self.terms else (NodeSelectorTerm(),)
-        lists = (requirements_of(self.selector, term) for term in terms)
-        return [PlatformRequirements(requirements) for requirements in lists if can_match(requirements)]
+    def alternatives(self) -> tuple["Alternative", ...]:
+        """What a node must meet one of. A term without requirements is none of them, as it matches no node."""
+        terms = (NodeSelectorTerm(),) if self.terms is None else self.terms
+        return tuple(
+            Alternative(index, requirements_of(self.selector, term))
+            for index, term in enumerate(terms)
+            if self.terms is None or term.match_expressions or term.match_fields
+        )
 
 
 def demands_of(spec: CreatedSpec) -> NodeDemands:
@@ -152,32 +155,33 @@ def requirements_of(selector: Mapping[str, str], term: NodeSelectorTerm) -> list
     return [*selector_requirements({key: selector[key] for key in keys if key in selector}), *own]
 
 
-class PlatformRequirements:
-    """What one term and the nodeSelector say of a node's operating system and architecture.
+class Alternative:
+    """The requirements of one term and the nodeSelector together; of the nodeSelector alone where there are no terms.
 
-    Requirements on other labels are as good as met, and so are those of an operator that is not known here.
+    `index` is the term's. A node can meet them all if it `can_match`.
     """
 
-    def __init__(self, requirements: Iterable[NodeSelectorRequirement]) -> None:
+    def __init__(self, index: int, requirements: Sequence[NodeSelectorRequirement]) -> None:
+        self.index = index
+        self.requirements = requirements
+        self.can_match = can_match(requirements)
         self._on: dict[str, list[NodeSelectorRequirement]] = {ARCHITECTURE: [], OPERATING_SYSTEM: []}
         for each in requirements:
             if each.key in LABELS and each.operator in _OPERATORS:
                 self._on[LABELS[each.key]].append(each)
 
-    def allow(self, platform: Platform) -> bool:
-        """Whether a node of the platform meets them."""
+    def allows(self, platform: Platform) -> bool:
+        """Whether a node of the platform may meet them, of whatever other labels.
+
+        A requirement of an operator that is not known here is as good as met.
+        """
         labels = ((OPERATING_SYSTEM, platform.os), (ARCHITECTURE, platform.architecture))
-        return all(is_met(each, value) for label, value in labels for each in self._on[label])
+        return self.can_match and all(is_met(each, value) for label, value in labels for each in self._on[label])
 
 
 def may_allow(demands: NodeDemands, platform: Platform) -> bool:
     """Whether the selector, and a term if there are any, allow some node of the platform, of whatever other labels."""
-    return not demands.name_platforms or any(each.allow(platform) for each in demands.open_terms)
-
-
-def is_open(term: NodeSelectorTerm) -> bool:
-    """Whether the term has a requirement: one without any matches no node."""
-    return bool(term.match_expressions or term.match_fields)
+    return not demands.name_platforms or any(each.allows(platform) for each in demands.alternatives)
 
 
 def can_match(requirements: Sequence[NodeSelectorRequirement]) -> bool:

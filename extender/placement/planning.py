@@ -5,7 +5,6 @@ in common is worked out once for each combination of sets of platforms: pods of 
 """
 
 import enum
-import functools
 from collections.abc import Sequence, Set
 
 import msgspec
@@ -91,29 +90,36 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     platforms_annotation: bool = False
 
 
-class PodInput(msgspec.Struct, frozen=True, dict=True):
+class PodInput:
     """What decides about a pod besides its own JSON and the settings.
 
-    `facts` are those of `images`, in order. `cluster` has the cluster's nodes, none if they are not watched.
-    `never_held`: it is of a class whose pods are not held.
+    `known` are the sets of platforms of the images that run on some platforms only; empty if none is known to.
+    `unresolved` are the pending and unknown images with their facts, which say why.
     """
 
-    images: Sequence[PodImage]
-    facts: Sequence[ImageFact]
-    overrides: Overrides
-    cluster: ClusterNodes
-    never_held: bool = False
+    def __init__(
+        self,
+        images: Sequence[PodImage],
+        facts: Sequence[ImageFact],
+        overrides: Overrides,
+        cluster: ClusterNodes,
+        *,
+        never_held: bool = False,
+    ) -> None:
+        """`facts` are those of `images`, in order. `cluster` has the cluster's nodes, none if they are not watched.
 
-    @functools.cached_property
-    def known(self) -> frozenset[frozenset[Platform]]:
-        """The sets of platforms of the images that run on some platforms only; empty if none is known to."""
-        return frozenset(known_platforms(self.facts))
-
-    @functools.cached_property
-    def unresolved(self) -> list[Unresolved]:
-        """The pending and unknown images with their facts, which say why."""
-        pairs = zip(self.images, self.facts, strict=True)
-        return [(image, fact) for image, fact in pairs if isinstance(fact, (Pending, Unknown))]
+        `never_held`: it is of a class whose pods are not held.
+        """
+        self.images = images
+        self.facts = facts
+        self.overrides = overrides
+        self.cluster = cluster
+        self.never_held = never_held
+        self.known = frozenset(known_platforms(facts))
+        pairs = zip(images, facts, strict=True)
+        self.unresolved: list[Unresolved] = [
+            (image, fact) for image, fact in pairs if isinstance(fact, (Pending, Unknown))
+        ]
 
 
 class Outcome(enum.StrEnum):
