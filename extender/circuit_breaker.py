@@ -1,4 +1,4 @@
-"""Circuit breakers: whether a party that has failed may be tried again, and the backoff until it may.
+"""Circuit breakers: until when a party that has failed is not tried again, and the backoff that decides that.
 
 Counts failures in a row and keeps times. Does no I/O, starts no task and writes no log; the clock and the random
 numbers are arguments.
@@ -32,47 +32,34 @@ class Backoff(NamedTuple):
 
 
 class CircuitBreaker:
-    """Refuses attempts for a while after a failure, then admits one for each `probe_seconds` until one succeeds.
+    """Is open for a while after a failure, for longer after each that follows without a success.
 
     A failure while it is open is one with the failure that opened it, unless the other party states a later time.
     `failures` in a row have opened it; 0 when it is closed.
     """
 
-    __slots__ = ("_backoff", "_clock", "_open_until", "_probe_seconds", "_probed_until", "_random", "failures")
+    __slots__ = ("_backoff", "_clock", "_open_until", "_random", "failures")
 
-    def __init__(
-        self, backoff: Backoff, *, clock: Callable[[], float], random: Callable[[], float], probe_seconds: float
-    ) -> None:
+    def __init__(self, backoff: Backoff, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._backoff = backoff
         self._clock = clock
         self._random = random
-        self._probe_seconds = probe_seconds
-        self._open_until = self._probed_until = -math.inf
+        self._open_until = -math.inf
         self.failures = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether all attempts are refused: what succeeds or fails now began before it opened."""
+        """Whether the party is not to be tried: what succeeds or fails now began before it opened."""
         return self._clock() < self._open_until
 
     def wait_seconds(self) -> float:
-        """The longest time from now for which attempts are refused; 0.0 if one is admitted now."""
-        return max(0.0, max(self._open_until, self._probed_until) - self._clock())
+        """For how long it is open from now on; 0.0 if it is not."""
+        return max(0.0, self._open_until - self._clock())
 
-    def admit(self) -> bool:
-        """Whether the caller may make an attempt now. If so, another one is admitted when it has an outcome or late."""
-        if self.wait_seconds():
-            return False
-        if self.failures:
-            self._probed_until = self._clock() + self._probe_seconds
-        return True
-
-    def record_success(self) -> bool:
-        """Closes the breaker. Returns whether it was not closed."""
-        was_closed, self.failures = not self.failures, 0
-        self._open_until = self._probed_until = -math.inf
-        return not was_closed
+    def record_success(self) -> None:
+        """Closes the breaker."""
+        self.failures, self._open_until = 0, -math.inf
 
     def record_failure(self, retry_after_seconds: float | None = None) -> float | None:
         """Opens the breaker. Returns for how many seconds from now, or None if the failure changes nothing.
@@ -86,5 +73,5 @@ class CircuitBreaker:
         open_until = now + self._backoff.seconds(failures, self._random, retry_after_seconds)
         if open_until <= self._open_until:
             return None
-        self.failures, self._open_until, self._probed_until = failures, open_until, -math.inf
+        self.failures, self._open_until = failures, open_until
         return open_until - now

@@ -69,7 +69,7 @@ class FetcherClient:
         self._checked = asyncio.Event()  # the first fetcher has opened its files, or has ended
         self._refusal: ConfigError | None = None
         self._starts, self._starts_alone = (
-            CircuitBreaker(_RESTART, clock=time.monotonic, random=lambda: 0.0, probe_seconds=0.0) for _ in range(2)
+            CircuitBreaker(_RESTART, clock=time.monotonic, random=lambda: 0.0) for _ in range(2)
         )
         self._turns = Turns(total=1, each=1, at_host=1)  # of an image alone
         self._children: set[FetcherChild] = set()

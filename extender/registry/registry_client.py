@@ -93,7 +93,7 @@ class RegistryClient:
             self.endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
-            rests=Rests(probe_seconds=timeout_seconds, clock=machine.clock, random=machine.random),
+            rests=Rests(clock=machine.clock, random=machine.random),
             heard=heard,
         )
 

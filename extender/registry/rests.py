@@ -8,7 +8,7 @@ endpoint can be asked instead: a registry that hangs makes its mirrors hang. An 
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeGuard
 
 import msgspec
@@ -56,11 +56,11 @@ Key = tuple[str, str, CredentialId | None]
 class _Row(msgspec.Struct):
     """What is known of a host or account: its breaker, if it is not closed, and what failed since its last answer.
 
-    `outcome` is set when an attempt has an outcome since the breaker has let one through.
+    `probe` is set at the end of the attempt that finds out whether a rest is over; None if none is under way.
     """
 
     breaker: CircuitBreaker | None = None
-    outcome: asyncio.Event | None = None
+    probe: asyncio.Event | None = None
     answered_at: float = -math.inf
     unreached: set[str] = msgspec.field(default_factory=set)
 
@@ -68,13 +68,23 @@ class _Row(msgspec.Struct):
     def is_unreachable(self) -> bool:
         return len(self.unreached) >= _REPOSITORIES
 
+    def note_answer(self, now: float) -> None:
+        """Notes that the host has answered."""
+        self.answered_at, self.breaker = now, None
+        self.unreached.clear()
+
+    def end_probe(self) -> None:
+        """Lets those go on who wait for the attempt's end."""
+        if self.probe:
+            self.probe.set()
+            self.probe = None
+
 
 class Rests:
-    """What rests, until when. After its time one attempt is let through, and another each `probe_seconds`."""
+    """What rests, until when. After that one attempt is let through at a time, until one has an answer."""
 
-    def __init__(self, *, probe_seconds: float, clock: Callable[[], float], random: Callable[[], float]) -> None:
+    def __init__(self, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
         """As in `CircuitBreaker`."""
-        self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
         self._rows: LruTable[Key, _Row] = LruTable(_MOST_ROWS)
@@ -90,66 +100,70 @@ class Rests:
             RegistryUnavailable: the endpoint has failed lately. Both errors say for how long it is not asked.
         """
         root = str(endpoint.root)
-        of_host, of_account = (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, account)
-        host = self._row(of_host)
-        throttled = self._rows.get(of_account)
-        if host.breaker or throttled:
-            if is_last_hope:
-                await self._wait_for_probes(of_host, of_account)
-                throttled = self._rows.get(of_account)
-            _admit(endpoint, host, throttled, is_last_hope=is_last_hope)
+        host, of_account = self._row((root, endpoint.mirror_of, None)), (root, endpoint.mirror_of, account)
+        probed: Sequence[_Row] = ()
+        if host.breaker or self._rows.get(of_account):
+            probed = await self._admit(endpoint, host, of_account, is_last_hope=is_last_hope)
         try:
             yield
         except (RegistryError, InvalidManifest) as exc:
             _count(endpoint, "missing" if isinstance(exc, _DENIALS) else "failed")
-            _end_probes(host, throttled)
             if has_answered(exc):
-                self._record_answer(host, throttled)
+                self._record_answer(host, of_account)
             else:
-                self._record_failure(endpoint, account, host, exc, is_last_hope=is_last_hope)
+                self._record_failure(endpoint, host, of_account, exc, is_last_hope=is_last_hope)
             raise
-        _count(endpoint, "answered")
-        _end_probes(host, throttled)
-        self._record_answer(host, throttled)
+        else:
+            _count(endpoint, "answered")
+            self._record_answer(host, of_account)
+        finally:
+            for row in probed:
+                row.end_probe()
 
-    async def _wait_for_probes(self, *keys: Key) -> None:
-        """Returns when the attempts have an outcome that find out whether a rest is over, or when that is late.
+    async def _admit(self, endpoint: Endpoint, host: _Row, of_account: Key, *, is_last_hope: bool) -> Sequence[_Row]:
+        """Returns what the attempt is the probe of, once there is none under way.
 
-        Who begins in these moments would otherwise fail for as long as the attempt may take.
+        Who begins while there is one would otherwise fail for as long as that may take. Only who has another endpoint
+        to ask does not wait for it.
         """
-        for key in keys:
-            row = self._rows.get(key)  # of the account, which may have been throttled meanwhile
-            seconds = row.breaker.wait_seconds() if row and row.breaker and not row.breaker.is_open else 0.0
-            if row and row.outcome and seconds:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await row.outcome.wait()
+        while True:
+            throttled, failed = self._rows.get(of_account), host if host.is_unreachable or not is_last_hope else None
+            rows = [row for row in (throttled, failed) if row and row.breaker]
+            probe = next((row.probe for row in rows if row.probe), None)
+            for row in rows:
+                seconds = row.breaker.wait_seconds() if row.breaker else 0.0
+                if seconds or (probe and not is_last_hope):
+                    _count(endpoint, "resting")
+                    kind = RegistryThrottled if row is throttled else RegistryUnavailable
+                    seconds = max(seconds, _LEAST_SECONDS)
+                    raise kind(f"{endpoint.name} has failed lately, and is asked again in {seconds:.0f} s", seconds)
+            if probe is None:
+                break
+            await probe.wait()
+        for row in rows:
+            row.probe = asyncio.Event()
+        return rows
 
-    def _record_answer(self, host: _Row, throttled: _Row | None = None) -> None:
+    def _record_answer(self, host: _Row, of_account: Key) -> None:
         """Records that the endpoint has answered. That ends no 429 before its time: it may have been asked earlier."""
-        host.answered_at = self._clock()
-        host.unreached.clear()
-        host.breaker = None
+        host.note_answer(self._clock())
+        throttled = self._rows.get(of_account)
         if throttled and throttled.breaker and not throttled.breaker.is_open:
             throttled.breaker = None
 
     def _record_failure(
-        self, endpoint: Endpoint, account: CredentialId, host: _Row, error: Failure, *, is_last_hope: bool
+        self, endpoint: Endpoint, host: _Row, of_account: Key, error: Failure, *, is_last_hope: bool
     ) -> None:
         """Records what the endpoint has failed with. A 429 without a time backs off like any other failure."""
-        root = str(endpoint.root)
         if isinstance(error, RegistryThrottled) and not isinstance(error, QuotaReserved):
-            self._record_answer(host)
-            key = (root, endpoint.mirror_of, account)
-            self._rest(key, self._row(key), error)
-            return
-        if not _rests_host(error):
-            return
-        has_answered_lately = self._clock() - host.answered_at < _ANSWERED_LATELY_SECONDS
-        if isinstance(error, RegistryUnreachable) and not has_answered_lately and not host.is_unreachable:
-            host.unreached.add(endpoint.repository)
-        if host.is_unreachable or not is_last_hope:
-            self._rest((root, endpoint.mirror_of, None), host, error)
+            host.note_answer(self._clock())
+            self._rest(of_account, self._row(of_account), error)
+        elif _rests_host(error):
+            has_answered_lately = self._clock() - host.answered_at < _ANSWERED_LATELY_SECONDS
+            if isinstance(error, RegistryUnreachable) and not has_answered_lately and not host.is_unreachable:
+                host.unreached.add(endpoint.repository)
+            if host.is_unreachable or not is_last_hope:
+                self._rest((*of_account[:2], None), host, error)
 
     def _row(self, key: Key) -> _Row:
         row = self._rows.get(key)
@@ -160,37 +174,12 @@ class Rests:
 
     def _rest(self, key: Key, row: _Row, error: RegistryThrottled | RegistryUnavailable) -> None:
         self._rows.put(key, row)  # which may have been evicted during the attempt
-        row.breaker = row.breaker or CircuitBreaker(
-            _BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds
-        )
+        row.breaker = row.breaker or CircuitBreaker(_BACKOFF, clock=self._clock, random=self._random)
         seconds = row.breaker.record_failure(error.retry_after_seconds)
         if seconds is not None:
             root, registry, account = key
             log.info("endpoint.rested", registry=root, of=registry, credential_id=account, seconds=round(seconds, 1),
                      why=str(error))  # fmt: skip
-
-
-def _admit(endpoint: Endpoint, host: _Row, throttled: _Row | None, *, is_last_hope: bool) -> None:
-    """Returns if the endpoint may be asked now, as the attempt that finds out whether a rest is over."""
-    failed = host if host.is_unreachable or not is_last_hope else None
-    kinds: tuple[type[RegistryThrottled | RegistryUnavailable], ...] = (RegistryThrottled, RegistryUnavailable)
-    for row, kind in zip((throttled, failed), kinds, strict=True):
-        if row and row.breaker and (seconds := row.breaker.wait_seconds()):
-            _count(endpoint, "resting")
-            words = f"{endpoint.name} has failed lately, and is asked again in {seconds:.0f} s"
-            raise kind(words, max(seconds, _LEAST_SECONDS))
-    for row in (throttled, failed):
-        if row and row.breaker:
-            row.breaker.admit()
-    for row in (throttled, host):
-        if row and row.breaker:
-            row.outcome = asyncio.Event()
-
-
-def _end_probes(*rows: _Row | None) -> None:
-    for row in filter(None, rows):
-        if row.outcome:
-            row.outcome.set()
 
 
 def has_answered(failure: Failure) -> bool:

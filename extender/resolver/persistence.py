@@ -42,9 +42,7 @@ ERRORS = counter(
 
 _WRITE_SECONDS = 10.0
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
-_PROBE_SECONDS = 1.0
 _DAMAGE_LOG_SECONDS = 60.0
-_READS_AT_ONCE = 8
 # Rows loaded before the event loop may do something else: 3 ms of work for the largest rows, 1 ms for ordinary ones.
 _ROWS_AT_ONCE = 100
 # What a content may take in memory besides its row: as much as an ordinary one with seven unusual platforms. That is
@@ -92,10 +90,7 @@ class Persistence:
         self._clock = clock
         self._wall_clock = wall_clock
         self._limits = limits
-        self._reads, self._writes = (
-            CircuitBreaker(_BACKOFF, clock=clock, random=lambda: 0.0, probe_seconds=_PROBE_SECONDS) for _ in range(2)
-        )
-        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
+        self._reads, self._writes = (CircuitBreaker(_BACKOFF, clock=clock, random=lambda: 0.0) for _ in range(2))
         self._writing = asyncio.Lock()
         self._names: LruTable[NameKey, CachedImage] = LruTable(limits.most_waiting)
         self._denials: LruTable[NameKey, float] = LruTable(limits.most_waiting)
@@ -126,11 +121,10 @@ class Persistence:
     async def find(self, target: Target, credential_ids: Iterable[CredentialId]) -> list[tuple[NameKey, CachedImage]]:
         """The store's rows of the target for these credentials; none if the store fails or takes too long."""
         kept = [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
-        async with self._reading:
-            if not self.may_know(kept) or not self._reads.admit():
-                return []
-            work = self._store.get(target.repository, target.name, kept)
-            found = await self._attempt("reading", self._reads, work, self._limits.read_seconds)
+        if not self.may_know(kept) or self._reads.is_open:
+            return []
+        work = self._store.get(target.repository, target.name, kept)
+        found = await self._attempt("reading", self._reads, work, self._limits.read_seconds)
         ROWS["error" if found is None else "hit" if any(found) else "miss"].inc()
         return self._names_in(found or ())
 
@@ -157,7 +151,7 @@ class Persistence:
         """Writes all waiting rows, until the store fails or its breaker refuses."""
         async with self._writing:
             while self._names or self._denials:
-                if not self._writes.admit() or not await self._write_batch():
+                if self._writes.is_open or not await self._write_batch():
                     return
             self._changed.clear()
 

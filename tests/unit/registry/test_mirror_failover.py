@@ -39,7 +39,7 @@ class World:
         self.scope: CredentialScope = "operator"
         self.requests, self.keyring_requests = list[tuple[str, str]](), list[str]()
         self.clock = Clock()
-        self.rests = Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0)
+        self.rests = Rests(clock=self.clock, random=lambda: 0.0)
         self.failover = MirrorFailover(
             self.endpoints_for, mirror_credentials=self.credentials_for, guard=guard, rests=self.rests
         )
@@ -304,16 +304,28 @@ async def test_one_probe_goes_first_and_rests_the_host_for_longer_each_time_it_f
 
 
 async def test_probe_that_comes_to_nothing_gives_way_to_the_next() -> None:
-    """It says nothing about the host, which would otherwise never be asked again."""
+    """It says nothing about the host, which would otherwise never be asked again; nor does one that is cancelled."""
     world = World()
     await world.lose(*REPOSITORIES)
     world.clock.advance(10)
     world.says["up"] = UNASKED
-    assert [await world.rest_seconds() is None for _ in range(2)] == [True, False]
-    world.clock.advance(4.9)
-    assert await world.rest_seconds() is not None
-    world.clock.advance(0.11)
-    assert await world.rest_seconds() is None
+    assert [await world.rest_seconds() is None for _ in range(2)] == [True, True]
+    asked = asyncio.Event()
+
+    async def hang(_endpoint: Endpoint, _credential: Credential) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    reference = parse_reference("up.example/team/one:1")
+    probe = asyncio.ensure_future(world.failover.first_answer("resolve", reference, TENANT, hang))
+    await asked.wait()
+    world.says["up"] = "answer"
+    other = asyncio.ensure_future(world.look())
+    await asyncio.sleep(0)
+    assert not other.done()
+    probe.cancel()
+    assert await other == "answer"
 
 
 async def test_throttled_account_rests_as_long_as_the_host_said_and_no_other() -> None:
