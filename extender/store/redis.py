@@ -31,10 +31,9 @@ from extender.tls_context import CurrentContext
 
 T = TypeVar("T")
 
-# Enough for eight readers and a writer.
+# Of which eight may read, one write, and one be about to close: a command takes a millisecond.
 _CONNECTIONS = 10
-# Timeout to connect, with TLS and login, and then of each response. A lookup waits less, and then cancels the command.
-_ANSWER_SECONDS = 2.0
+_CONNECT_SECONDS = 2.0  # to begin a connection, with TLS and login, or to end it; whoever sends a command bounds that
 
 
 class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,9 +148,8 @@ def _pool_of(server: Callable[[], RedisServer]) -> BlockingConnectionPool:
         port=first.port,
         db=first.database,
         max_connections=_CONNECTIONS,
-        timeout=_ANSWER_SECONDS,
-        socket_timeout=_ANSWER_SECONDS,
-        socket_connect_timeout=_ANSWER_SECONDS,
+        timeout=None,
+        socket_connect_timeout=_CONNECT_SECONDS,
         retry=Retry(NoBackoff(), 1),  # without delay, over a new connection: the server may have closed an idle one
         protocol=2,  # which every such server supports
     )
