@@ -43,7 +43,6 @@ from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.go_proxies import proxy_for, proxy_of
 from extender.registry_metrics import CODES, REQUESTS
 
-_CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
 _IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup, and takes 40 KB or more
 _NAME_SECONDS = 10
 # Addresses of one name that are used, the first ones: a zone could name thousands.
@@ -349,7 +348,7 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
     return aiohttp.ClientSession(
         connector=_Connector(
             ssl=(trust or RegistryTrust()).context,
-            limit=_CONNECTIONS,
+            limit=0,  # a lookup has one at a time, and so many are under way at once
             keepalive_timeout=_IDLE_SECONDS,
             ttl_dns_cache=_NAME_SECONDS,
             resolver=_GuardedResolver(ThreadedResolver(), guard, proxies),
