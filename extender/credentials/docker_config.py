@@ -17,7 +17,6 @@ from extender.errors import UNDECODABLE, ConfigError
 from extender.images.reference import HUB, HUB_LOGIN
 from extender.regular_files import read_file
 
-_TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
 _KEEP_SECONDS = 60.0
 _HUB_SERVER = f"https://{HUB_LOGIN}/v1/"
 _TOKEN_USERNAME = "<token>"  # noqa: S105 - marks an identity token, is not a password
@@ -64,9 +63,7 @@ class CredentialHelpers:
         program = f"docker-credential-{self._helpers.get(host, self._store)}"
         server = _HUB_SERVER if host == HUB else host
         try:
-            answer = await run_program(
-                program, ["get"], server.encode(), environment={}, timeout_seconds=_TIMEOUT_SECONDS
-            )
+            answer = await run_program(program, ["get"], server.encode(), environment={})
         except ProgramFailed as exc:
             if any(phrase in exc.output for phrase in _NOT_FOUND):
                 return ProvidedCredentials((), _KEEP_SECONDS)

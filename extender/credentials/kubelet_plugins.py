@@ -26,9 +26,6 @@ from extender.errors import ConfigError, naming
 from extender.regular_files import read_file
 from extender.yaml_values import read_yaml
 
-_TIMEOUT_SECONDS = 60.0  # the kubelet's
-
-
 _RESPONSE = msgspec.json.Decoder(CredentialProviderResponse)
 
 
@@ -59,7 +56,7 @@ class CredentialPlugin:
         """
         answer = await run_program(
             self._program, self._arguments, msgspec.json.encode(CredentialProviderRequest(repository)),
-            environment=self._environment, timeout_seconds=_TIMEOUT_SECONDS,
+            environment=self._environment,
         )  # fmt: skip
         try:
             response = _RESPONSE.decode(answer)

@@ -15,6 +15,7 @@ from typing import cast
 from extender.credentials.providers import CredentialsUnavailable
 
 MAX_OUTPUT_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 60.0  # the kubelet's for plugins; and a helper may ask a person to unlock a key store
 
 
 class ProgramFailed(CredentialsUnavailable):
@@ -25,9 +26,7 @@ class ProgramFailed(CredentialsUnavailable):
         self.output = output
 
 
-async def run_program(
-    path: str, arguments: Sequence[str], question: bytes, *, environment: Mapping[str, str], timeout_seconds: float
-) -> bytes:
+async def run_program(path: str, arguments: Sequence[str], question: bytes, *, environment: Mapping[str, str]) -> bytes:
     """Runs the program and returns its output.
 
     Kills its process group at the end: when it has exited, when it times out, or when the caller is cancelled. It stays
@@ -48,7 +47,7 @@ async def run_program(
     _lift_data_limit(transport.get_pid())
     stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             stdin.write(question)
             stdin.write_eof()
             await program.answered.wait()
@@ -56,7 +55,7 @@ async def run_program(
                 raise CredentialsUnavailable(f"{name} answered more than {MAX_OUTPUT_BYTES} bytes")
             await program.exited.wait()
     except TimeoutError:
-        raise CredentialsUnavailable(f"{name} has not answered within {timeout_seconds:g} s") from None
+        raise CredentialsUnavailable(f"{name} has not answered within {_TIMEOUT_SECONDS:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(transport.get_pid(), signal.SIGKILL)

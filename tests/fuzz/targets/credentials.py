@@ -94,9 +94,7 @@ async def _ask(provider: LoginProvider, repositories: Iterable[str]) -> None:
 def programs(data: bytes) -> None:
     """What a credential provider plugin and a credential helper print, and a plugins' configuration."""
 
-    async def print_data(
-        path: str, arguments: Sequence[str], question: bytes, *, environment: object, timeout_seconds: float
-    ) -> bytes:
+    async def print_data(path: str, arguments: Sequence[str], question: bytes, *, environment: object) -> bytes:
         return data
 
     with (

@@ -134,7 +134,7 @@ async def test_a_program_that_hangs_is_ended(tmp_path: Path, program: str) -> No
     pipe = tmp_path / "pid"
     os.mkfifo(pipe)
     path = str(Program(tmp_path / "ecr", program.format(script=f"echo $$ > {pipe}; exec sleep 1000")).path)
-    run = asyncio.create_task(run_program(path, [], b"{}", environment={}, timeout_seconds=1000))
+    run = asyncio.create_task(run_program(path, [], b"{}", environment={}))
     child = int(await asyncio.to_thread(pipe.read_text))
     ended = os.pidfd_open(child)  # readable once the process has ended
     run.cancel()
@@ -148,16 +148,17 @@ async def test_a_program_that_hangs_is_ended(tmp_path: Path, program: str) -> No
     assert readable
 
 
-async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path) -> None:
+async def test_a_program_answers_whole_and_leaves_no_pipe_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it is ended because it hangs."""
     echo, hanging = tmp_path / "echo", tmp_path / "hanging"
     for path, script in ((echo, "exec cat"), (hanging, "sleep 1000 & exec sleep 1000")):
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
-    assert await run_program(str(echo), [], b"x" * 50_000, environment={}, timeout_seconds=60) == b"x" * 50_000
+    assert await run_program(str(echo), [], b"x" * 50_000, environment={}) == b"x" * 50_000
     open_before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr("extender.credentials.programs._TIMEOUT_SECONDS", 0.05)
     with pytest.raises(CredentialsUnavailable, match=r"hanging has not answered within 0\.05 s"):
-        await run_program(str(hanging), [], b"x" * (1 << 20), environment={}, timeout_seconds=0.05)
+        await run_program(str(hanging), [], b"x" * (1 << 20), environment={})
     await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) <= open_before)
 
 
@@ -218,7 +219,7 @@ async def test_a_changed_configuration_is_used(kubelet: Kubelet) -> None:
 
 async def test_time_out_is_said(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubelet's minute, shortened here to none at all."""
-    monkeypatch.setattr("extender.credentials.kubelet_plugins._TIMEOUT_SECONDS", 0.001)
+    monkeypatch.setattr("extender.credentials.programs._TIMEOUT_SECONDS", 0.001)
     kubelet.program.rewrite("time.sleep(1000)")
     with capture_logs() as lines:
         await kubelet.load(plugin()).load(APP)
