@@ -20,13 +20,14 @@ from extender.kubernetes.admission_v1 import (
     decode_review,
     encode_response,
 )
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.documents import list_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
 from extender.metrics import counter
 from extender.placement.annotations import MODE, Mode
 from extender.placement.bounds import OBJECT_BYTES, OBJECT_VALUES, PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
 from extender.placement.facts import facts_of
-from extender.placement.mutation import Mutation
+from extender.placement.mutation import Mutation, touched_bytes
 from extender.placement.node_kinds import NodeKind
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import Operation, pointer
@@ -70,6 +71,11 @@ class _Asked(msgspec.Struct, frozen=True):
     raw: bytes
     stored: bytes | None
     question: PodQuestion
+
+    def changed(self, owner: TemplateOwner, pod: CreatedPod) -> ChangedTemplate:
+        """It as a template of the object, with the decoded pod. Raises msgspec.ValidationError."""
+        asked = TemplateQuestion(pod, self.question.overrides, self.question.images)
+        return ChangedTemplate(self.template, owner, asked, read_template(self.stored) if self.stored else None)
 
 
 class _ReviewedWorkload(msgspec.Struct, frozen=True):
@@ -138,45 +144,42 @@ class WorkloadAdmission:
         if document is None or _is_left(document):
             return None
         asked, operations, left = list[_Asked](), list[msgspec.Raw](), list[TemplateProblem]()
-        whole_bytes = touched_bytes = 0
+        whole_bytes = part_bytes = 0
+        owner = owner_of(document)
         for template, old in _changed(document, stored):
             raw, old_raw = _ENCODER.encode(template.template), _ENCODER.encode(old.template) if old else None
             whole_bytes += len(raw)
             if whole_bytes > POD_BYTES:  # of all its templates: a large one has some ten thousand
                 left.append(too_large(template.place, f"with those before it, it takes more than {POD_BYTES} bytes"))
                 break
-            changed = _changed_template(template, raw, old_raw)
-            touched_bytes += changed.touched_bytes
-            if touched_bytes > TOUCHED_BYTES:
+            pod = read_template(raw)
+            part_bytes += touched_bytes(pod)
+            if part_bytes > TOUCHED_BYTES:
                 left.append(too_large(template.place, _TOO_LARGE))
                 break
-            question = self._pods.gather(changed.pod, request.namespace or "")
+            question = self._pods.gather(pod, request.namespace or "")
             if isinstance(question, Mutation):
                 continue
-            kept = self._templates.keep(changed, TemplateQuestion(changed.pod, question.overrides, question.images))
+            found = _Asked(template, raw, old_raw, question)
+            # A DaemonSet's template can be changed, so what its images have become counts.
+            kept = None if template.is_daemon_set else self._templates.keep(found.changed(owner, pod))
             if kept is not None:
-                operations += _placed(changed.template, kept)
+                operations += _placed(template, kept)
             elif not template.missing:  # else whoever gives the image changes the template again, or its pods
-                asked.append(_Asked(msgspec.structs.replace(template, template={}), raw, old_raw, question))
-        return _ReviewedWorkload(owner_of(document), asked, operations, left)
+                asked.append(msgspec.structs.replace(found, template=msgspec.structs.replace(template, template={})))
+        return _ReviewedWorkload(owner, asked, operations, left)
 
     def _decide_all(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> list[TemplateAnswer]:
-        return [self._decide(each, workload.owner, known) for each, known in zip(workload.asked, answers, strict=True)]
-
-    def _decide(self, asked: _Asked, owner: TemplateOwner, known: Sequence[Answer]) -> TemplateAnswer:
-        changed, question = _changed_template(asked.template, asked.raw, asked.stored), asked.question
-        return self._templates.review(
-            changed,
-            owner,
-            TemplateQuestion(changed.pod, question.overrides, question.images),
-            facts_of(question.images, known, may_be_pending=True),
-            self._cluster_nodes(),
-            self._kinds(),
-        )
-
-
-def _changed_template(template: PodTemplate, raw: bytes, stored: bytes | None) -> ChangedTemplate:
-    return ChangedTemplate(template, read_template(raw), read_template(stored) if stored else None)
+        cluster, kinds = self._cluster_nodes(), self._kinds()
+        return [
+            self._templates.review(
+                asked.changed(workload.owner, read_template(asked.raw)),
+                facts_of(asked.question.images, known, may_be_pending=True),
+                cluster,
+                kinds,
+            )
+            for asked, known in zip(workload.asked, answers, strict=True)
+        ]
 
 
 def _changed(

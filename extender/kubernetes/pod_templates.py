@@ -88,6 +88,11 @@ class PodTemplate(msgspec.Struct, frozen=True):
         return _shown(self.path[len(self.item) :]) or "spec"
 
     @property
+    def is_daemon_set(self) -> bool:
+        """Whether its controller makes a pod for each node that the template allows, and names the node in it."""
+        return self.kind == "DaemonSet"
+
+    @property
     def takes_constraints(self) -> bool:
         """Whether nodeSelector, affinity and tolerations may be written, and recorded in the template's annotations.
 

@@ -40,7 +40,7 @@ from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Planner, PodInput
 from extender.placement.policy import Policy
 from extender.placement.reasons import constraints_of, refusal_text
-from extender.placement.templates import DAEMON_SET, TemplateAnswer, TemplateQuestion, Templates, unknown_images
+from extender.placement.templates import TemplateAnswer, TemplateQuestion, Templates, unknown_images
 from extender.placement.tolerations import covers, toleration_text
 from extender.placement.webhook_reach import WebhookReach
 
@@ -110,7 +110,7 @@ class Relaxer:
             images,
             facts,
             overrides,
-            is_daemon_set=template.kind == DAEMON_SET,
+            is_daemon_set=template.is_daemon_set,
             is_reached=WebhookReach().includes(template.namespace or self._namespace, labels),
         )
         removed = (*found.constraints, *found.tolerations)

@@ -7,17 +7,19 @@ Source: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 
 import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform
 from extender.kubernetes.admission_v1 import WARNING_CHARACTERS
-from extender.kubernetes.core_v1 import Toleration
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
+from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.node_kinds import HOST_NAME, NodeKind
-from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
+from extender.placement.node_match import NodeDemands, as_daemon_pods, demands_of, obstacles
+from extender.placement.planning import Outcome, Plan
 from extender.placement.reasons import Constraint, blame, constraints_of, shorten
 
 LINE_CHARACTERS = WARNING_CHARACTERS
@@ -46,50 +48,48 @@ class TemplateProblem(msgspec.Struct, frozen=True):
     line: str
 
 
-class ReviewedTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a template.
-
-    `place` is where it stands. `demands` are what its pods ask of nodes, with `tolerations`, which the webhook will
-    give them. `contradicts`: its own constraints allow no platform of its images. `names_secrets`: it names its pull
-    secrets, in a namespace of its own, so that no others open its images. `is_daemon_set`: it wants a pod on each node
-    that it targets.
-    """
-
-    place: str
-    images: Sequence[PodImage]
-    facts: Sequence[ImageFact]
-    demands: NodeDemands
-    tolerations: Sequence[Toleration] = ()
-    contradicts: bool = False
-    names_secrets: bool = False
-    is_daemon_set: bool = False
-    host_network: bool = False
-
-
 def problems_of(
-    reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int] | None
+    template: PodTemplate,
+    pod: CreatedPod,
+    images: Sequence[PodImage],
+    facts: Sequence[ImageFact],
+    plan: Plan,
+    compatibility: Compatibility,
+    kinds: Mapping[NodeKind, int],
 ) -> Iterator[TemplateProblem]:
-    """What the template's author must fix. `kinds` are the cluster's nodes, None where they are not known.
+    """What the template's author must fix: `pod` is its pod, and `plan` what the webhook gives it.
 
-    Where the author's constraints allow no node at all nothing is said: an autoscaler may bring one.
+    `kinds` are the cluster's nodes, none where they are not known. Where the author's constraints allow no node at all
+    nothing is said: an autoscaler may bring one.
     """
-    yield from _unavailable(reviewed)
-    constraints = constraints_of(reviewed.images, reviewed.facts)
+    spec, place, is_daemon_set = pod.spec or CreatedSpec(), template.place, template.is_daemon_set
+    yield from _unavailable(place, zip(images, facts, strict=True), spec, template.namespace)
+    constraints = constraints_of(images, facts)
     if not constraints:
         return
     blamed = blame(constraints)
-    if not _has_common(reviewed.facts, compatibility):
-        yield _nothing_in_common(reviewed.place, blamed)
+    if not _has_common(facts, compatibility):
+        yield _nothing_in_common(place, blamed)
         return
+    demands = demands_of(spec)
+    if is_daemon_set:
+        demands = as_daemon_pods(demands, host_network=bool(spec.host_network))
+    else:
+        demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *plan.additions.tolerations))
+    allowed = _allowed(demands, kinds)
+    wrong = Counter[Platform]()
+    for kind, number in allowed.items():
+        if kind.platform and fit(facts, kind.platform, compatibility) is Fit.NO:
+            wrong[kind.platform] += number
     only = f"runs on {_platforms(blamed[0].platforms)} only"
-    if reviewed.is_daemon_set:
-        wrong = _wrong_nodes(reviewed, compatibility, kinds or {})
-        if wrong:
-            line = _line(reviewed.place, blamed[0].reference, f"{only}, but {_counted(wrong)}")
-            yield TemplateProblem(Problem.WRONG_NODES, line)
-    elif reviewed.contradicts or _is_nowhere(reviewed, compatibility, kinds or {}):
+    if is_daemon_set and wrong:
+        line = _line(place, blamed[0].reference, f"{only}, but {_counted(wrong)}")
+        yield TemplateProblem(Problem.WRONG_NODES, line)
+    elif not is_daemon_set and (
+        plan.outcome is Outcome.IMPOSSIBLE or (allowed and wrong.total() == sum(allowed.values()))
+    ):
         rest = f"{only}: its selector, affinity or tolerations allow none"
-        yield TemplateProblem(Problem.NO_NODE, _line(reviewed.place, blamed[0].reference, rest))
+        yield TemplateProblem(Problem.NO_NODE, _line(place, blamed[0].reference, rest))
 
 
 def too_large(place: str, excess: str) -> TemplateProblem:
@@ -99,22 +99,24 @@ def too_large(place: str, excess: str) -> TemplateProblem:
     )
 
 
-def _unavailable(reviewed: ReviewedTemplate) -> Iterator[TemplateProblem]:
-    """The images that cannot be had. Pull secrets of a ServiceAccount come later, if the template names none."""
+def _unavailable(
+    place: str, pairs: Iterable[tuple[PodImage, ImageFact]], spec: CreatedSpec, namespace: str
+) -> Iterator[TemplateProblem]:
+    """The images that cannot be had.
+
+    Pull secrets of a ServiceAccount come later, if the template names none, and those that it names are other ones
+    where its pods are in a namespace that it does not say.
+    """
     said = {
         Cause.MISSING: (Problem.MISSING, "does not exist in its registry"),
         Cause.INVALID_REFERENCE: (Problem.INVALID, "is no image reference"),
     }
-    if reviewed.names_secrets:
+    if spec.image_pull_secrets and namespace:
         said[Cause.DENIED] = (Problem.DENIED, "may not be read with the pull secrets that are named here")
-    found = [
-        (image, fact.cause)
-        for image, fact in zip(reviewed.images, reviewed.facts, strict=True)
-        if isinstance(fact, Pending | Unknown) and fact.cause in said
-    ]
+    found = [(image, fact.cause) for image, fact in pairs if isinstance(fact, Pending | Unknown) and fact.cause in said]
     for image, cause in found[:_MOST_IMAGES]:
         problem, rest = said[cause]
-        yield TemplateProblem(problem, _line(reviewed.place, image.reference, rest))
+        yield TemplateProblem(problem, _line(place, image.reference, rest))
 
 
 def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
@@ -139,36 +141,13 @@ def _nothing_in_common(place: str, blamed: Sequence[Constraint]) -> TemplateProb
     return TemplateProblem(Problem.NOTHING_IN_COMMON, line)
 
 
-def _allowed(reviewed: ReviewedTemplate, kinds: Mapping[NodeKind, int]) -> Mapping[NodeKind, int]:
-    """The nodes that meet the template's constraints; none where these name nodes, which kinds do not tell apart."""
-    demands = reviewed.demands
+def _allowed(demands: NodeDemands, kinds: Mapping[NodeKind, int]) -> Mapping[NodeKind, int]:
+    """The nodes that meet the demands; none where these name nodes, which kinds do not tell apart."""
     terms = demands.terms or ()
     keys = {item.key for term in terms for item in term.match_expressions or ()} | demands.selector.keys()
     if HOST_NAME in keys or any(term.match_fields for term in terms):
         return {}
-    if reviewed.is_daemon_set:
-        demands = as_daemon_pods(demands, host_network=reviewed.host_network)
-    demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *reviewed.tolerations))
     return {kind: number for kind, number in kinds.items() if not obstacles(demands, kind.node)}
-
-
-def _wrong_nodes(
-    reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]
-) -> Counter[Platform]:
-    """How many nodes of each platform the pods come to on which they cannot run."""
-    found = Counter[Platform]()
-    for kind, number in _allowed(reviewed, kinds).items():
-        if kind.platform and fit(reviewed.facts, kind.platform, compatibility) is Fit.NO:
-            found[kind.platform] += number
-    return found
-
-
-def _is_nowhere(reviewed: ReviewedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]) -> bool:
-    """Whether the template's constraints allow nodes, and all of these are wrong for its images."""
-    allowed = _allowed(reviewed, kinds)
-    return bool(allowed) and all(
-        kind.platform and fit(reviewed.facts, kind.platform, compatibility) is Fit.NO for kind in allowed
-    )
 
 
 def _counted(nodes: Counter[Platform]) -> str:

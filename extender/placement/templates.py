@@ -7,6 +7,7 @@ gets required affinity if the operator has DaemonSets guarded, since its control
 to these is recorded in the template's annotations, so that it goes where the template goes, and back with a rollback.
 """
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
@@ -22,15 +23,14 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, SERVICE_KEYS, Mode, Overrides, overrides_of
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of, is_unresolved
 from extender.placement.gate import GateSettings
-from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, read_parts, touched_bytes
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, read_parts
 from extender.placement.node_kinds import NodeKind
-from extender.placement.node_match import demands_of
 from extender.placement.nodes import NO_NODES, USUAL_NODES, ClusterNodes
 from extender.placement.patch import Operation, apply, diff
-from extender.placement.planning import AdmissionSettings, Outcome
+from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.reasons import shown_reference
-from extender.placement.template_problems import ReviewedTemplate, TemplateProblem, problems_of, too_large
+from extender.placement.template_problems import TemplateProblem, problems_of, too_large
 from extender.placement.tolerations import toleration_text
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -38,7 +38,6 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PREBUILT_LABEL = "kueue.x-k8s.io/prebuilt-workload-name"
 """The label of objects whose plan came from another cluster: Kueue ends one that differs from it in tolerations."""
 _MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
-DAEMON_SET = "DaemonSet"
 
 
 _OPERATIONS = msgspec.json.Decoder(list[Operation])
@@ -64,17 +63,29 @@ def owner_of(document: Mapping[str, object]) -> TemplateOwner:
     return TemplateOwner(bool(labels.get(QUEUE_LABEL)), PREBUILT_LABEL in labels or is_managed_elsewhere)
 
 
+class TemplateQuestion(NamedTuple):
+    """What decides about a template, besides the facts of its images. No images: nothing is decided about it."""
+
+    pod: CreatedPod
+    overrides: Overrides
+    images: tuple[PodImage, ...]
+
+
 class ChangedTemplate(msgspec.Struct, frozen=True):
-    """A template, its pod, and the pod of the stored template in its place, None if there is none."""
+    """A template of an object that is created or changed, and the pod of the stored one in its place, if there is one.
+
+    `owner` is the object.
+    """
 
     template: PodTemplate
-    pod: CreatedPod
+    owner: TemplateOwner
+    question: TemplateQuestion
     stored: CreatedPod | None = None
 
     @property
-    def touched_bytes(self) -> int:
-        """The size of what may be changed, as JSON."""
-        return touched_bytes(self.pod)
+    def pod(self) -> CreatedPod:
+        """The pod that the template describes."""
+        return self.question.pod
 
     @property
     def has_same_images(self) -> bool:
@@ -84,13 +95,10 @@ class ChangedTemplate(msgspec.Struct, frozen=True):
             stored is not None and images_of(stored) == images_of(self.pod) and _runtime(stored) == _runtime(self.pod)
         )
 
-
-class TemplateQuestion(NamedTuple):
-    """What decides about a template, besides the facts of its images. No images: nothing is decided about it."""
-
-    pod: CreatedPod
-    overrides: Overrides
-    images: tuple[PodImage, ...]
+    @property
+    def is_recorded(self) -> bool:
+        """Whether something was added to the stored template, or to the one from which this was made."""
+        return any(_record_of(pod) is not None for pod in (self.stored, self.pod))
 
 
 class TemplateAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +127,18 @@ def read_template(raw: bytes) -> CreatedPod:
     return msgspec.json.decode(raw, type=CreatedPod)
 
 
+class _Use(enum.Enum):
+    """What a template is for, by which its pods get more or less of what the settings name."""
+
+    MANIFEST = enum.auto()
+    MANIFEST_OF_DAEMONS = enum.auto()
+    QUEUED = enum.auto()
+    PLANNED_ELSEWHERE = enum.auto()
+    DAEMON_SET = enum.auto()
+    ADVICE = enum.auto()
+    """Its pods get all that the webhook may give them; nothing is written."""
+
+
 class Templates:
     """Applies the operator's settings to templates. Its results depend on the arguments and these settings alone."""
 
@@ -133,17 +153,23 @@ class Templates:
         self._policy = policy = msgspec.structs.replace(policy, assume=frozenset())
         self._guards = guards
         self._offered = [rule.toleration for rule in settings.tolerations]
-        mode = AffinityMode.REQUIRED if settings.node_affinity.required else AffinityMode.NONE
-        self._fixed = Mutator(
-            policy, msgspec.structs.replace(settings, gate=GateSettings(), platforms_annotation=False)
+        # A queue plans by the template before a scheduler is chosen, and the controller of a DaemonSet, whose pods keep
+        # their scheduler, chooses the node of each pod.
+        of_daemons, guarding = (
+            AffinityMode.REQUIRED if is_required else AffinityMode.NONE
+            for is_required in (settings.node_affinity.required, guards)
         )
-        # A DaemonSet's controller chooses the node of each pod, and its pods keep their scheduler.
-        self._fixed_daemons = self._fixed.varied(node_affinity=mode, scheduler_name="")
-        self._queued = self._fixed.varied(scheduler_name="")
-        self._planned_elsewhere = self._queued.varied(tolerations=())
-        self._required = self._queued.varied(node_affinity=AffinityMode.REQUIRED)
-        self._guarded = self._required.varied(tolerations=())
-        self._unguarded = self._guarded.varied(node_affinity=AffinityMode.NONE)
+        changes: Mapping[_Use, Mapping[str, object]] = {
+            _Use.MANIFEST: {},
+            _Use.MANIFEST_OF_DAEMONS: {"scheduler_name": "", "node_affinity": of_daemons},
+            _Use.QUEUED: {"scheduler_name": ""},
+            _Use.PLANNED_ELSEWHERE: {"scheduler_name": "", "tolerations": ()},
+            _Use.DAEMON_SET: {"scheduler_name": "", "tolerations": (), "node_affinity": guarding},
+            _Use.ADVICE: {"scheduler_name": "", "node_affinity": AffinityMode.REQUIRED},
+        }
+        settings = msgspec.structs.replace(settings, gate=GateSettings(), platforms_annotation=False)
+        mutator = Mutator(policy, settings)
+        self._mutators = {use: mutator.varied(**changed) for use, changed in changes.items()}
 
     def question(self, template: PodTemplate, namespace: Mapping[str, str] | None) -> TemplateQuestion:
         """What decides about a manifest's template; `namespace` has the annotations of its namespace.
@@ -152,7 +178,7 @@ class Templates:
         """
         pod = read_template(_ENCODER.encode(template.template))
         overrides = overrides_of(pod, template.namespace, namespace, self._policy.overrides)
-        is_left = self._fixed.skip(pod, overrides) or template.missing
+        is_left = self._mutators[_Use.MANIFEST].skip(pod, overrides) or template.missing
         return TemplateQuestion(pod, overrides, () if is_left else images_of(pod, self._policy.runtime_classes))
 
     def fix(self, template: PodTemplate, question: TemplateQuestion, facts: Sequence[ImageFact]) -> TemplateAnswer:
@@ -164,7 +190,7 @@ class Templates:
             return TemplateAnswer(warnings=question.overrides.problems, gap=template.gap)
         if unknown := tuple(unknown_images(question.images, facts)):
             return TemplateAnswer(unknown=unknown, warnings=question.overrides.problems)
-        mutator = self._fixed_daemons if template.kind == DAEMON_SET else self._fixed
+        mutator = self._mutators[_Use.MANIFEST_OF_DAEMONS if template.is_daemon_set else _Use.MANIFEST]
         mutation = mutator.mutate(question.pod, question.images, facts, question.overrides, self._cluster)
         operations = _operations_of(mutation)
         if not _annotation(question.pod):  # the record of one that was made from a patched pod is kept true
@@ -176,33 +202,16 @@ class Templates:
             return TemplateAnswer(warnings=(*mutation.warnings, untaken))
         return TemplateAnswer(operations=operations, added=added, warnings=mutation.warnings)
 
-    def gets_additions(self, changed: ChangedTemplate, owner: TemplateOwner) -> bool:
-        """Whether something may be added to the template of an object that is created or changed.
-
-        A stored template of a queue that has no additions gets none while its images stay, as it may be immutable.
-        """
-        if not changed.template.takes_constraints:
-            return False
-        if _is_recorded(changed):
-            return True
-        if changed.template.kind == DAEMON_SET:
-            return self._guards
-        return owner.is_queued and not changed.has_same_images
-
-    def keep(self, changed: ChangedTemplate, question: TemplateQuestion) -> tuple[Operation, ...] | None:
+    def keep(self, changed: ChangedTemplate) -> tuple[Operation, ...] | None:
         """The operations that give a template of the same images what the stored one was given; None if that changes.
 
         So applying a manifest again changes nothing, whatever of the additions the apply overwrites. No image is looked
-        up, as the object may be immutable. A DaemonSet's can be changed, so there what the images have become counts:
-        `review` decides. It is None too where the author has changed what the additions depend on, and for an object
-        that is only observed.
+        up. It is None too where the author has changed what the additions depend on, and for an object that is only
+        observed.
         """
-        return None if changed.template.kind == DAEMON_SET else self._put_back(changed, question)
-
-    def _put_back(self, changed: ChangedTemplate, question: TemplateQuestion) -> tuple[Operation, ...] | None:
         stored = changed.stored
         record = _record_of(stored)
-        is_observed = question.overrides.mode is not Mode.ENFORCE
+        is_observed = changed.question.overrides.mode is not Mode.ENFORCE
         if stored is None or record is None or is_observed or not changed.has_same_images:
             return None
         (before, excess), (after, stored_excess) = read_parts(changed.pod, ()), read_parts(stored, ())
@@ -220,8 +229,6 @@ class Templates:
     def review(
         self,
         changed: ChangedTemplate,
-        owner: TemplateOwner,
-        question: TemplateQuestion,
         facts: Sequence[ImageFact],
         cluster: ClusterNodes = NO_NODES,
         kinds: Mapping[NodeKind, int] | None = None,
@@ -230,49 +237,42 @@ class Templates:
 
         `kinds` are the nodes of the cluster, None where they are not known.
         """
-        pod, images, template = changed.pod, question.images, changed.template
+        template, (pod, overrides, images) = changed.template, changed.question
+        is_known, is_daemon_set = not any(map(is_unresolved, facts)), template.is_daemon_set
         _, excess = read_parts(pod, images)
         if excess:
             return TemplateAnswer(problems=(too_large(template.place, excess),))
-        gets, operations = self.gets_additions(changed, owner), tuple[Operation, ...]()
-        is_known = not any(map(is_unresolved, facts))
-        if gets and template.kind == DAEMON_SET:
-            operations = self._put_back(changed, question) or ()
-            pod = _patched(changed.pod, operations)
-        is_taken_back = template.kind == DAEMON_SET and not self._guards
-        if gets and (is_known or is_taken_back or (_is_recorded(changed) and not changed.has_same_images)):
-            mutation = self._mutator_of(template, owner).mutate(pod, images, facts, question.overrides, cluster)
-            operations += _operations_of(mutation, impossible=template.kind != DAEMON_SET)
+        use = self._use_of(changed)
+        operations = (self.keep(changed) or ()) if use else ()
+        if use and (is_known or self._is_to_be_taken_back(changed)):
+            patched = _patched(pod, operations)  # with the record, by which what was added is taken back
+            mutation = self._mutators[use].mutate(patched, images, facts, overrides, cluster)
+            operations += _operations_of(mutation, impossible=not is_daemon_set)
             if mutation.excess:
                 return TemplateAnswer(operations=operations, problems=(too_large(template.place, mutation.excess),))
-        is_guarded = gets and is_known and self._guards and template.kind == DAEMON_SET
-        reviewed = self._reviewed(changed, question, facts, cluster)
-        problems = problems_of(reviewed, self._policy.compatibility, None if is_guarded else kinds)
+        plan = self._mutators[_Use.ADVICE].plan(pod, images, facts, overrides, cluster)
+        is_guarded = use is _Use.DAEMON_SET and is_known and self._guards
+        nodes = {} if is_guarded else kinds or {}
+        problems = problems_of(template, pod, images, facts, plan, self._policy.compatibility, nodes)
         return TemplateAnswer(operations=operations, problems=tuple(problems))
 
-    def _mutator_of(self, template: PodTemplate, owner: TemplateOwner) -> Mutator:
-        if template.kind == DAEMON_SET:
-            return self._guarded if self._guards else self._unguarded
-        return self._planned_elsewhere if owner.is_planned_elsewhere else self._queued
+    def _use_of(self, changed: ChangedTemplate) -> _Use | None:
+        """What a template is for to which something may be added; None for any other.
 
-    def _reviewed(
-        self, changed: ChangedTemplate, question: TemplateQuestion, facts: Sequence[ImageFact], cluster: ClusterNodes
-    ) -> ReviewedTemplate:
-        template, spec = changed.template, changed.pod.spec
-        assert spec is not None  # noqa: S101 -- a template has a PodSpec
-        plan = self._required.plan(changed.pod, question.images, facts, question.overrides, cluster)
-        is_daemon_set = template.kind == DAEMON_SET
-        return ReviewedTemplate(
-            place=template.place,
-            images=question.images,
-            facts=facts,
-            demands=demands_of(spec),
-            tolerations=() if is_daemon_set else plan.additions.tolerations,
-            contradicts=plan.outcome is Outcome.IMPOSSIBLE,
-            names_secrets=bool(spec.image_pull_secrets and template.namespace),
-            is_daemon_set=is_daemon_set,
-            host_network=bool(spec.host_network),
-        )
+        A stored template of a queue that has no additions gets none while its images stay, as it may be immutable.
+        """
+        is_daemon_set, owner = changed.template.is_daemon_set, changed.owner
+        is_new = self._guards if is_daemon_set else owner.is_queued and not changed.has_same_images
+        if not changed.template.takes_constraints or not (is_new or changed.is_recorded):
+            return None
+        if is_daemon_set:
+            return _Use.DAEMON_SET
+        return _Use.PLANNED_ELSEWHERE if owner.is_planned_elsewhere else _Use.QUEUED
+
+    def _is_to_be_taken_back(self, changed: ChangedTemplate) -> bool:
+        """Whether what was added goes though not all images are known now."""
+        is_unguarded = changed.template.is_daemon_set and not self._guards
+        return is_unguarded or (changed.is_recorded and not changed.has_same_images)
 
 
 def _operations_of(mutation: Mutation, *, impossible: bool = False) -> tuple[Operation, ...]:
@@ -287,11 +287,6 @@ def _patched(pod: CreatedPod, operations: Sequence[Operation]) -> CreatedPod:
         return pod
     document = apply(msgspec.json.decode(_ENCODER.encode(pod)), operations)
     return msgspec.json.decode(_ENCODER.encode(document), type=CreatedPod)
-
-
-def _is_recorded(changed: ChangedTemplate) -> bool:
-    """Whether something was added to the stored template, or to the one from which this was made."""
-    return any(_record_of(pod) is not None for pod in (changed.stored, changed.pod))
 
 
 def _record_of(pod: CreatedPod | None) -> Additions | None:

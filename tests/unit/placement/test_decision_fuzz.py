@@ -158,8 +158,8 @@ def queued(outlets: Outlets) -> Json:
     [template] = pod_templates({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": spec}}})
     pod = decoded({"spec": spec}, CreatedPod)
     question, owner = TemplateQuestion(pod, Overrides(), outlets.images), TemplateOwner(is_queued=True)
-    changed = ChangedTemplate(template, pod)
-    answer = case.settings.templates.review(changed, owner, question, outlets.facts, outlets.cluster)
+    changed = ChangedTemplate(template, owner, question)
+    answer = case.settings.templates.review(changed, outlets.facts, outlets.cluster)
     stored: Json = apply({"spec": spec}, msgspec.json.encode(answer.operations))["spec"]
     return stored
 

@@ -11,19 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.content import Cause
-from extender.images.platform import Compatibility, parse_platform
+from extender.images.platform import parse_platform
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import Additions
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, MODE
-from extender.placement.facts import ImageFact, PodImage, Unknown
+from extender.placement.facts import ImageFact, Unknown
 from extender.placement.node_kinds import NodeKind
-from extender.placement.node_match import NodeDemands
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
-from extender.placement.template_problems import Problem, ReviewedTemplate, problems_of
+from extender.placement.template_problems import Problem
 from extender.placement.templates import (
     PREBUILT_LABEL,
     QUEUE_LABEL,
@@ -233,14 +232,9 @@ def test_a_line_has_the_whole_image_in_what_the_api_server_keeps(
     place: str, image: str, shown: str, facts: list[ImageFact]
 ) -> None:
     """The place loses its middle before the image does."""
-    found = ReviewedTemplate(
-        place=place,
-        images=[PodImage(image), PodImage("other:1")][: len(facts)],
-        facts=facts,
-        demands=NodeDemands(),
-        is_daemon_set=True,
-    )
+    containers = [{"image": each} for each in (image, "other:1")[: len(facts)]]
+    found = msgspec.structs.replace(template("DaemonSet", containers=containers), path=(place,))
     kinds = {NodeKind(parse_platform("linux/arm64"), (), ()): 3}
-    [problem] = problems_of(found, Compatibility(), kinds)
+    [problem] = reviewed(Templates(POLICY, ADMISSION), found, *facts, kinds=kinds).problems
     assert len(problem.line) <= 256
     assert shown.format(image) in problem.line
