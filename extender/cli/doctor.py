@@ -11,13 +11,13 @@ import typer
 
 from extender.cli.console import print_line, print_problem, print_structs
 from extender.cli.examination import examine
-from extender.cli.installation import CheckName, CheckState, Seen
+from extender.cli.installation import CheckName, CheckState, Diagnosis
 from extender.cli.installation_objects import INSTALLATION
 from extender.cli.options import Context, Kubeconfig, Output, opened_client, read_settings
 
 _PAUSE_SECONDS = 2.0
 _COLOURS = {CheckState.OK: "green", CheckState.WRONG: "red", CheckState.NOT_SEEN: "yellow"}
-_Look: TypeAlias = Callable[[], Awaitable[Sequence[tuple[CheckName, Seen]]]]
+_Examine: TypeAlias = Callable[[], Awaitable[Sequence[tuple[CheckName, Diagnosis]]]]
 
 
 def doctor(
@@ -55,41 +55,45 @@ def doctor(
     # A check that was asked for by name and cannot be made is a failure: whoever names it wants to know.
     failures = {CheckState.WRONG, CheckState.NOT_SEEN} if only else {CheckState.WRONG}
 
-    async def look_until() -> Sequence[tuple[CheckName, Seen]]:
+    async def examine_until() -> Sequence[tuple[CheckName, Diagnosis]]:
         async with opened_client(settings) as client:
-            look = partial(examine, client, checks, selector=selector, installed_in=installed_in, namespace=namespace)
-            return await _look_until(look, failures, wait)
+            examine_once = partial(
+                examine, client, checks, selector=selector, installed_in=installed_in, namespace=namespace
+            )
+            return await _examine_until(examine_once, failures, wait)
 
-    findings = asyncio.run(look_until())
+    findings = asyncio.run(examine_until())
     if output != "table":
-        print_structs([{"check": check, **msgspec.structs.asdict(seen)} for check, seen in findings], output)
+        print_structs([{"check": check, **msgspec.structs.asdict(result)} for check, result in findings], output)
     else:
         _print(
-            (check, seen)
-            for check, seen in findings
-            if is_verbose or seen.state in failures or (seen.state is CheckState.OK and seen.remedy)
+            (check, result)
+            for check, result in findings
+            if is_verbose or result.state in failures or (result.state is CheckState.OK and result.remedy)
         )
-    if any(seen.state in failures for _, seen in findings):
+    if any(result.state in failures for _, result in findings):
         raise typer.Exit(1)
 
 
-async def _look_until(look: _Look, failures: Set[CheckState], wait_seconds: float) -> Sequence[tuple[CheckName, Seen]]:
-    """What is seen once no check ends as a failure, or after the wait. Raises ConfigError."""
-    deadline, printed = time.monotonic() + wait_seconds, list[tuple[CheckName, Seen]]()
+async def _examine_until(
+    examine_once: _Examine, failures: Set[CheckState], wait_seconds: float
+) -> Sequence[tuple[CheckName, Diagnosis]]:
+    """The results once no check ends as a failure, or after the wait. Raises ConfigError."""
+    deadline, printed = time.monotonic() + wait_seconds, list[tuple[CheckName, Diagnosis]]()
     while True:
-        found = await look()
-        failed = [(check, seen) for check, seen in found if seen.state in failures]
+        found = await examine_once()
+        failed = [(check, result) for check, result in found if result.state in failures]
         if time.monotonic() >= deadline or not failed:
             return found
         if failed != printed:  # whoever ends the wait early finds in the log what it was for
-            for check, seen in failed:
-                print_problem(f"waiting: {check} {seen.subject}: {seen.seen}")
+            for check, result in failed:
+                print_problem(f"waiting: {check} {result.subject}: {result.seen}")
         printed = failed
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def _print(findings: Iterable[tuple[CheckName, Seen]]) -> None:
-    for check, seen in findings:
-        print_line((seen.state, _COLOURS[seen.state]), " ", (check, "bold"), f" {seen.subject}: {seen.seen}")
-        if seen.remedy:
-            print_line(f"  → {seen.remedy}")
+def _print(findings: Iterable[tuple[CheckName, Diagnosis]]) -> None:
+    for check, result in findings:
+        print_line((result.state, _COLOURS[result.state]), " ", (check, "bold"), f" {result.subject}: {result.seen}")
+        if result.remedy:
+            print_line(f"  → {result.remedy}")

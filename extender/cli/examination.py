@@ -1,6 +1,6 @@
 """The checks of `doctor`: what only somebody outside of the service sees, and what the service says itself.
 
-A check reads what it takes, and yields what it has seen. What the cluster refuses us is not seen.
+A check reads what it takes, and yields its results. What the cluster refuses us is not seen.
 """
 
 import re
@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Set
 
 import msgspec
 
-from extender.cli.installation import Check, CheckName, Installation, Seen, name_of, not_seen, ok, wrong
-from extender.cli.installation_objects import InstalledPart, read_parts
+from extender.cli.installation import Check, CheckName, Diagnosis, Installation, name_of, not_seen, ok, wrong
+from extender.cli.installation_objects import InstalledWorkload, read_workloads
 from extender.cli.webhook_checks import WEBHOOK_CHECKS
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError, ConfigError
@@ -23,23 +23,23 @@ _SAID = re.compile(r"\[(?P<sign>[+-])\](?P<what>.+)")
 
 async def examine(
     client: ClusterClient, checks: Set[CheckName], *, selector: str, installed_in: str = "", namespace: str = ""
-) -> list[tuple[CheckName, Seen]]:
-    """What these checks have seen. Nothing is asked that none of them takes. Raises ConfigError."""
-    found: list[tuple[CheckName, Seen]] = []
+) -> list[tuple[CheckName, Diagnosis]]:
+    """The results of these checks. Nothing is asked that none of them takes. Raises ConfigError."""
+    found: list[tuple[CheckName, Diagnosis]] = []
     try:
         try:
-            parts = await read_parts(client, selector, installed_in)
+            workloads = await read_workloads(client, selector, installed_in)
         except ClusterRefused as exc:
             return [(CheckName.PODS, not_seen("cluster", str(exc), "use an account that may list workloads"))]
-        if not parts:
+        if not workloads:
             none = f"no Deployment, DaemonSet or StatefulSet has the labels {selector}"
             return [(CheckName.PODS, wrong("cluster", none, "install the chart, or give --selector"))]
-        installation = Installation(client, parts, selector, namespace)
+        installation = Installation(client, workloads, selector, namespace)
         for name, (check, right) in CHECKS.items():
             if name not in checks:
                 continue
             try:
-                found += [(name, seen) async for seen in check(installation)]
+                found += [(name, result) async for result in check(installation)]
             except ClusterRefused as exc:
                 found.append((name, not_seen("cluster", str(exc), f"use an account that may {right}")))
     except ClusterError as exc:
@@ -47,29 +47,29 @@ async def examine(
     return found
 
 
-async def _pods(it: Installation) -> AsyncIterator[Seen]:
-    for part in it.parts:
-        subject, counted = part.subject, f"{part.ready} of {part.wanted} pods are ready"
-        logs = f"kubectl -n {part.namespace}"
-        if not part.wanted:
-            remedy = f"see the replicas, or the node selector, of {part.kind.lower()} {part.name}"
+async def _pods(installation: Installation) -> AsyncIterator[Diagnosis]:
+    for workload in installation.workloads:
+        subject, counted = workload.subject, f"{workload.ready} of {workload.wanted} pods are ready"
+        logs = f"kubectl -n {workload.namespace}"
+        if not workload.wanted:
+            remedy = f"see the replicas, or the node selector, of {workload.kind.lower()} {workload.name}"
             yield not_seen(subject, "it has no pods, as none are wanted", remedy)
-        elif not part.ready:
-            remedy = f"{logs} describe {part.kind.lower()} {part.name}, and the logs of its pods"
-            yield wrong(subject, f"none of {part.wanted} pods is ready", remedy)
-        elif part.ready < part.wanted:
+        elif not workload.ready:
+            remedy = f"{logs} describe {workload.kind.lower()} {workload.name}, and the logs of its pods"
+            yield wrong(subject, f"none of {workload.wanted} pods is ready", remedy)
+        elif workload.ready < workload.wanted:
             yield ok(subject, counted, f"{logs} get pods")
-        elif (restarts := await _restarts(it, part)) > _RESTARTS:
+        elif (restarts := await _restarts(installation, workload)) > _RESTARTS:
             seen = f"{counted}, and their containers were restarted {restarts} times"
             yield ok(subject, seen, f"{logs} logs --previous of the pod that restarts")
         else:
             yield ok(subject, counted)
 
 
-async def _restarts(it: Installation, part: InstalledPart) -> int:
-    """The most restarts of a container of the part; 0 where its pods may not be listed."""
+async def _restarts(installation: Installation, workload: InstalledWorkload) -> int:
+    """The most restarts of a container of the workload; 0 where its pods may not be listed."""
     try:
-        pods = await it.listed(f"/api/v1/namespaces/{part.namespace}/pods", part.pod_labels)
+        pods = await installation.listed(f"/api/v1/namespaces/{workload.namespace}/pods", workload.pod_labels)
     except ClusterRefused as exc:
         if exc.status != 403:
             raise
@@ -79,44 +79,44 @@ async def _restarts(it: Installation, part: InstalledPart) -> int:
     return max((each.restart_count for some in lists for each in some or ()), default=0)
 
 
-async def _settings(it: Installation) -> AsyncIterator[Seen]:
-    for part in it.parts:
-        if part.refusal:
-            yield not_seen(part.subject, part.refusal, "use an account that may get the ConfigMap")
-        elif part.problem:
-            yield wrong(part.subject, part.problem, "correct the ConfigMap, then restart the pods")
+async def _settings(installation: Installation) -> AsyncIterator[Diagnosis]:
+    for workload in installation.workloads:
+        if workload.refusal:
+            yield not_seen(workload.subject, workload.refusal, "use an account that may get the ConfigMap")
+        elif workload.problem:
+            yield wrong(workload.subject, workload.problem, "correct the ConfigMap, then restart the pods")
         else:
-            yield ok(part.subject, "the service takes them")
+            yield ok(workload.subject, "the service takes them")
 
 
-async def _service(it: Installation) -> AsyncIterator[Seen]:
-    """What a pod of each part says of itself, through the API server's proxy: a ready one if there is any."""
-    for part in it.parts:
-        port = part.config.operations.listen.rpartition(":")[2] if part.config else ""
-        pods = await it.listed(f"/api/v1/namespaces/{part.namespace}/pods", part.pod_labels)
+async def _service(installation: Installation) -> AsyncIterator[Diagnosis]:
+    """What a pod of each workload says of itself, through the API server's proxy: a ready one if there is any."""
+    for workload in installation.workloads:
+        port = workload.config.operations.listen.rpartition(":")[2] if workload.config else ""
+        pods = await installation.listed(f"/api/v1/namespaces/{workload.namespace}/pods", workload.pod_labels)
         pod = next(map(name_of, sorted(pods, key=_is_ready, reverse=True)), "")
         if not (pod and port):
-            of_settings = "it serves no /readyz" if part.config else "its settings are not known"
-            yield not_seen(part.subject, "it has no pod" if port else of_settings)
+            of_settings = "it serves no /readyz" if workload.config else "its settings are not known"
+            yield not_seen(workload.subject, "it has no pod" if port else of_settings)
             continue
         try:
-            path = f"/api/v1/namespaces/{part.namespace}/pods/{pod}:{port}/proxy/readyz"
-            text = (await it.client.get(path, {"verbose": ""})).decode(errors="replace")
+            path = f"/api/v1/namespaces/{workload.namespace}/pods/{pod}:{port}/proxy/readyz"
+            text = (await installation.client.get(path, {"verbose": ""})).decode(errors="replace")
         except ClusterRefused as exc:
             if not _SAID.search(exc.text):
                 why = f"/readyz of its pod cannot be asked: HTTP {exc.status} {exc.said}".rstrip()
                 remedy = "use an account for pods/proxy, and let the API server reach the port"
-                yield not_seen(part.subject, why, remedy)
+                yield not_seen(workload.subject, why, remedy)
                 continue
             text = exc.text
         said = [(found["sign"], found["what"]) for found in map(_SAID.fullmatch, text.splitlines()) if found]
         for sign, what in said:
             if sign == "-":
-                yield wrong(part.subject, f"{pod} says: {what}", f"kubectl -n {part.namespace} logs {pod}")
+                yield wrong(workload.subject, f"{pod} says: {what}", f"kubectl -n {workload.namespace} logs {pod}")
         if not said:
-            yield not_seen(part.subject, f"/readyz of {pod} says nothing of any check")
+            yield not_seen(workload.subject, f"/readyz of {pod} says nothing of any check")
         elif all(sign == "+" for sign, _ in said):
-            yield ok(part.subject, f"{pod} says: {'; '.join(what for _, what in said)}")
+            yield ok(workload.subject, f"{pod} says: {'; '.join(what for _, what in said)}")
 
 
 def _is_ready(pod: KubernetesObject) -> bool:

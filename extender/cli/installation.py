@@ -1,4 +1,4 @@
-"""An installation that `doctor` looks at: what several checks read of it, and what a check says it has seen."""
+"""An installation that `doctor` examines: what several checks read of it, and the result of a check."""
 
 import enum
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from extender.cli.installation_objects import InstalledPart
+from extender.cli.installation_objects import InstalledWorkload
 from extender.cluster.client import ClusterClient
 from extender.cluster.workload_lists import OBJECT, list_objects
 from extender.config.tree import Config
@@ -36,7 +36,7 @@ class CheckState(enum.StrEnum):
     NOT_SEEN = "not seen"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Diagnosis(msgspec.Struct, frozen=True):
     """What was seen of one thing, and what to do about it or, where it is ok, what would be better."""
 
     subject: str
@@ -45,38 +45,40 @@ class Seen(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-def ok(subject: str, seen: str, better: str = "") -> Seen:
-    return Seen(subject, CheckState.OK, seen, better)
+def ok(subject: str, seen: str, better: str = "") -> Diagnosis:
+    return Diagnosis(subject, CheckState.OK, seen, better)
 
 
-def wrong(subject: str, seen: str, remedy: str) -> Seen:
-    return Seen(subject, CheckState.WRONG, seen, remedy)
+def wrong(subject: str, seen: str, remedy: str) -> Diagnosis:
+    return Diagnosis(subject, CheckState.WRONG, seen, remedy)
 
 
-def not_seen(subject: str, why: str, remedy: str = "") -> Seen:
-    return Seen(subject, CheckState.NOT_SEEN, why, remedy)
+def not_seen(subject: str, why: str, remedy: str = "") -> Diagnosis:
+    return Diagnosis(subject, CheckState.NOT_SEEN, why, remedy)
 
 
 class Installation:
     """An installation that is checked, and what several checks read of its cluster: once."""
 
-    def __init__(self, client: ClusterClient, parts: Sequence[InstalledPart], selector: str, namespace: str) -> None:
+    def __init__(
+        self, client: ClusterClient, workloads: Sequence[InstalledWorkload], selector: str, namespace: str
+    ) -> None:
         """`namespace` is one whose pods should be reviewed; it may be empty."""
         self.client = client
-        self.parts = parts
+        self.workloads = workloads
         self.selector = selector
         self.namespace = namespace
         self._read: dict[tuple[str, str], list[KubernetesObject]] = {}
 
     @property
-    def serving(self) -> list[tuple[InstalledPart, Config]]:
-        """The parts that answer reviews."""
-        return [(each, each.config) for each in self.parts if each.config and each.config.admission.listen]
+    def serving(self) -> list[tuple[InstalledWorkload, Config]]:
+        """The workloads that answer reviews, with their settings."""
+        return [(each, each.config) for each in self.workloads if each.config and each.config.admission.listen]
 
     @property
     def of_unknown_settings(self) -> str:
-        """The first part whose settings are not known; empty if those of all are."""
-        return next((each.subject for each in self.parts if each.config is None), "")
+        """The first workload whose settings are not known; empty if those of all are."""
+        return next((each.subject for each in self.workloads if each.config is None), "")
 
     async def listed(self, path: str, selector: str = "") -> list[KubernetesObject]:
         """The objects at the path with these labels. Raises ClusterError."""
@@ -86,7 +88,7 @@ class Installation:
         return self._read[path, selector]
 
     async def webhooks(self) -> list["ReviewWebhook"]:
-        """Our webhooks for pods, each with the part that answers it. Raises ClusterError."""
+        """Our webhooks for pods, each with the workload that answers it. Raises ClusterError."""
         serving = self.serving
         return [
             ReviewWebhook(each, name_of(configuration), *_behind(name_of(configuration), serving))
@@ -103,20 +105,20 @@ class Installation:
 
 
 class ReviewWebhook(msgspec.Struct, frozen=True):
-    """A webhook of a configuration, and the part that answers it with its settings."""
+    """A webhook of a configuration, and the workload that answers it with its settings."""
 
-    webhook: KubernetesObject
+    document: KubernetesObject
     configuration: str
-    part: InstalledPart
+    workload: InstalledWorkload
     config: Config
 
     @property
     def subject(self) -> str:
-        return f"webhook {self.webhook.get('name')} of {self.configuration}"
+        return f"webhook {self.document.get('name')} of {self.configuration}"
 
 
-Check: TypeAlias = Callable[[Installation], AsyncIterator[Seen]]
-"""Yields what it has seen. Raises ClusterError where the cluster does not answer."""
+Check: TypeAlias = Callable[[Installation], AsyncIterator[Diagnosis]]
+"""Yields its results. Raises ClusterError where the cluster does not answer."""
 
 
 def selector_text(selector: Json) -> str:
@@ -155,8 +157,10 @@ def _names(rule: Json, field: str, values: Collection[str]) -> bool:
     return any(each in values for each in list_at(rule, field) if isinstance(each, str))
 
 
-def _behind(configuration: str, serving: Sequence[tuple[InstalledPart, Config]]) -> tuple[InstalledPart, Config]:
-    """The part that answers the webhooks of that configuration: the one of its name, else the first."""
+def _behind(
+    configuration: str, serving: Sequence[tuple[InstalledWorkload, Config]]
+) -> tuple[InstalledWorkload, Config]:
+    """The workload that answers the webhooks of that configuration: the one of its name, else the first."""
     return next((each for each in serving if each[0].name == configuration), serving[0])
 
 

@@ -38,7 +38,7 @@ _DATA = msgspec.json.Decoder(DataObject)
 _DAY_SECONDS = 86_400
 
 
-class InstalledPart(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """A Deployment, DaemonSet or StatefulSet of the service, with what its pods are made from.
 
     `config` is None where the settings are not known: `refusal` says why they could not be read, else `problem` why
@@ -75,7 +75,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     where: str
 
 
-async def read_parts(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledPart]:
+async def read_workloads(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledWorkload]:
     """The workloads with these labels, in that namespace or else in the one that has some.
 
     Raises:
@@ -90,10 +90,10 @@ async def read_parts(client: ClusterClient, selector: str, namespace: str = "") 
     ]
     if len(spaces := sorted({workload.metadata.namespace for _, workload in found})) > 1:
         raise ConfigError(f"the namespaces {', '.join(spaces)} have an installation; choose one by --installed-in")
-    return [await _part(client, kind, workload) for kind, workload in found]
+    return [await _installed(client, kind, workload) for kind, workload in found]
 
 
-async def _part(client: ClusterClient, kind: str, workload: ServingWorkload) -> InstalledPart:
+async def _installed(client: ClusterClient, kind: str, workload: ServingWorkload) -> InstalledWorkload:
     metadata, spec, status = workload.metadata, workload.spec, workload.status
     is_daemon, replicas = kind == "DaemonSet", 1 if spec.replicas is None else spec.replicas
     files, refusal = await _files(client, metadata.namespace, spec.template.spec)
@@ -102,7 +102,7 @@ async def _part(client: ClusterClient, kind: str, workload: ServingWorkload) -> 
         config = _config(spec.template.spec, files)
     except ConfigError as exc:
         problem = str(exc)
-    return InstalledPart(
+    return InstalledWorkload(
         kind=kind,
         namespace=metadata.namespace,
         name=metadata.name,
@@ -159,21 +159,21 @@ def called_names(webhook: KubernetesObject) -> list[str]:
 
 
 async def read_certificate(
-    client: ClusterClient, part: InstalledPart, config: Config, webhook: KubernetesObject
+    client: ClusterClient, workload: InstalledWorkload, config: Config, webhook: KubernetesObject
 ) -> Certificate:
-    """The certificate that a part serves, held against the authorities of a webhook.
+    """The certificate that a workload serves, held against the authorities of a webhook.
 
     Raises:
         ClusterError: the Secret cannot be read.
         InvalidCertificate: it or the authorities are none.
     """
-    namespace = part.namespace
-    name, key = _secret_of(part, config)
+    namespace = workload.namespace
+    name, key = _secret_of(workload, config)
     answer = await client.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
     data = decode_answer(_DATA, answer, "Secret").data or {}
     if key not in data:
         raise InvalidCertificate(f"Secret {namespace}/{name} has no key {key}")
-    chain = split_bundle(_served_of(part, config, data, base64.b64decode(data[key])))
+    chain = split_bundle(_served_of(workload, config, data, base64.b64decode(data[key])))
     if not chain:
         raise InvalidCertificate(f"key {key} of Secret {namespace}/{name} is empty")
     try:
@@ -190,26 +190,26 @@ async def read_certificate(
     )
 
 
-def _served_of(part: InstalledPart, config: Config, data: Mapping[str, str], certificate: bytes) -> bytes:
+def _served_of(workload: InstalledWorkload, config: Config, data: Mapping[str, str], certificate: bytes) -> bytes:
     """`certificate`, or what a service that looks after its own serves now. Raises InvalidCertificate."""
     admission = config.admission
     if admission.tls is None or not admission.tls.self_managed:
         return certificate
     own = from_secret_data({each: base64.b64decode(value) for each, value in data.items()})
-    names = names_of_server(admission.tls.self_managed, part.namespace)
+    names = names_of_server(admission.tls.self_managed, workload.namespace)
     return own.served(names, datetime.fromtimestamp(time.time(), UTC), published=True).certificate
 
 
-def _secret_of(part: InstalledPart, config: Config) -> tuple[str, str]:
-    """The Secret with the certificate that a part serves, and its key. Raises InvalidCertificate."""
+def _secret_of(workload: InstalledWorkload, config: Config) -> tuple[str, str]:
+    """The Secret with the certificate that a workload serves, and its key. Raises InvalidCertificate."""
     admission = config.admission
     if admission.tls is None:
         raise InvalidCertificate("its settings name no certificate")
     if admission.tls.self_managed:
         return admission.tls.identity_secret, "tls.crt"
     file = PurePosixPath(admission.tls.certificate)
-    mounts = {each.name: each.mount_path for each in _container(part.pods).volume_mounts or ()}
-    for volume in part.pods.volumes or ():
+    mounts = {each.name: each.mount_path for each in _container(workload.pods).volume_mounts or ()}
+    for volume in workload.pods.volumes or ():
         if volume.secret and volume.secret.secret_name and str(file.parent) == mounts.get(volume.name):
             return volume.secret.secret_name, file.name
     raise InvalidCertificate(f"{file} is in no Secret that is mounted")

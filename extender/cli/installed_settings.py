@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from extender.cli.console import print_problem
-from extender.cli.installation_objects import INSTALLATION, InstalledPart, read_parts
+from extender.cli.installation_objects import INSTALLATION, InstalledWorkload, read_workloads
 from extender.cluster.client import ClusterClient
 from extender.config.reading import parse_config, to_yaml
 from extender.config.tree import Config
@@ -32,15 +32,17 @@ class GivenSettings(msgspec.Struct, frozen=True):
         """
         if not self.installed_in:
             return self.own
-        parts = _deciding_parts(await read_parts(client, INSTALLATION, self.installed_in), self.installed_in)
-        names = " and ".join(each.subject for each in parts)
+        workloads = _deciding_workloads(
+            await read_workloads(client, INSTALLATION, self.installed_in), self.installed_in
+        )
+        names = " and ".join(each.subject for each in workloads)
         print_problem(
             f"settings: those of {names}, without registry.plain_http, allow, private_addresses, files and programs: "
             "give these by --set"
         )
-        return self._of_parts([each.config or self.own for each in parts])
+        return self._combined([each.config or self.own for each in workloads])
 
-    def _of_parts(self, found: Sequence[Config]) -> Config:
+    def _combined(self, found: Sequence[Config]) -> Config:
         """What was assigned, over the first settings with the last ones' scheduler."""
         own, installed = self.own, msgspec.structs.replace(found[0], scheduler=found[-1].scheduler)
         of_registries = {name: getattr(installed.registry, name) for name in _OF_REGISTRIES}
@@ -59,14 +61,14 @@ def given_settings(
     return GivenSettings(own, assignments or (), installed_in)
 
 
-def _deciding_parts(parts: Sequence[InstalledPart], namespace: str) -> list[InstalledPart]:
-    """The part that reviews pods, else the first, and the one that a scheduler asks. Raises ConfigError."""
-    if not parts:
+def _deciding_workloads(workloads: Sequence[InstalledWorkload], namespace: str) -> list[InstalledWorkload]:
+    """The workload that reviews pods, else the first, and the one that a scheduler asks. Raises ConfigError."""
+    if not workloads:
         raise ConfigError(f"--installed-in {namespace}: nothing there has the label {INSTALLATION}")
-    for each in parts:
+    for each in workloads:
         if each.config is None:
             raise ConfigError(f"--installed-in {namespace}: {each.subject}: {each.refusal or each.problem}")
-    reviewing = [each for each in parts if each.config and each.config.admission.listen]
-    scheduling = [each for each in parts if each.config and each.config.scheduler.listen]
-    first = (reviewing or list(parts))[:1]
+    reviewing = [each for each in workloads if each.config and each.config.admission.listen]
+    scheduling = [each for each in workloads if each.config and each.config.scheduler.listen]
+    first = (reviewing or list(workloads))[:1]
     return [*first, *(each for each in scheduling[:1] if each not in first)]

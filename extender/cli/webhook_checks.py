@@ -11,9 +11,9 @@ from extender.certificates.own_certificate import InvalidCertificate
 from extender.cli.installation import (
     Check,
     CheckName,
+    Diagnosis,
     Installation,
     ReviewWebhook,
-    Seen,
     not_seen,
     ok,
     selector_text,
@@ -28,57 +28,57 @@ from extender.reports.quantities import counted
 
 _SOON_DAYS = 7.0
 _TIMEOUT_SECONDS = 10.0  # of a webhook that states none
-_SHOWN_CHARACTERS = 500
+_MOST_CHARACTERS = 500
 # So the API server (k8s.io/apiserver, admission/plugin/webhook/errors) says that a webhook with `failurePolicy: Fail`
 # did not answer; of one that denies the pod it says something else.
 _FAILED_WEBHOOK = "failed calling webhook"
 _URL = re.compile(r"(https?://[^/\s\"?]+)[^\s\"]*")
 _LOGS = "see what else is said of it here, and the logs of kube-apiserver and of the service"
 
-WebhookCheck: TypeAlias = Callable[[Installation, ReviewWebhook], AsyncIterator[Seen]]
+WebhookCheck: TypeAlias = Callable[[Installation, ReviewWebhook], AsyncIterator[Diagnosis]]
 
 
-async def _webhook(_it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
-    stated = value_at(each.webhook, "timeoutSeconds")
+async def _webhook(_installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
+    stated = value_at(webhook.document, "timeoutSeconds")
     timeout = float(stated) if isinstance(stated, int | float) else _TIMEOUT_SECONDS
-    wait = each.config.admission.wait_seconds
+    wait = webhook.config.admission.wait_seconds
     if timeout <= wait:
         seen = (
             f"timeoutSeconds is {timeout:g}, and the service may wait {wait:g} s for lookups: what it answers then "
             "comes too late"
         )
-        yield wrong(each.subject, seen, "make timeoutSeconds longer than admission.wait_seconds")
+        yield wrong(webhook.subject, seen, "make timeoutSeconds longer than admission.wait_seconds")
     else:
-        yield ok(each.subject, f"it is registered, with timeoutSeconds {timeout:g}")
+        yield ok(webhook.subject, f"it is registered, with timeoutSeconds {timeout:g}")
 
 
-async def _namespaces(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
-    users = await it.selected(each.webhook)
-    if it.namespace and it.namespace not in users:
+async def _namespaces(installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
+    users = await installation.selected(webhook.document)
+    if installation.namespace and installation.namespace not in users:
         seen = "the webhook's namespaceSelector does not select it, or it does not exist: its pods are not reviewed"
-        yield wrong(f"namespace {it.namespace}", seen, f"see the namespaceSelector of {each.subject}")
+        yield wrong(f"namespace {installation.namespace}", seen, f"see the namespaceSelector of {webhook.subject}")
     elif users:
         yield ok(
-            each.subject, f"its namespaceSelector selects {counted(len(users), 'namespace')}, {users[0]} among them"
+            webhook.subject, f"its namespaceSelector selects {counted(len(users), 'namespace')}, {users[0]} among them"
         )
     else:
         seen = "its namespaceSelector selects none of the namespaces, so that it reviews no pod"
-        wanted = selector_text(each.webhook.get("namespaceSelector"))
-        yield ok(each.subject, seen, f"label those that it is for, so that they meet {wanted}")
+        wanted = selector_text(webhook.document.get("namespaceSelector"))
+        yield ok(webhook.subject, seen, f"label those that it is for, so that they meet {wanted}")
 
 
-async def _certificate(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
+async def _certificate(installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
     try:
-        found = await read_certificate(it.client, each.part, each.config, each.webhook)
+        found = await read_certificate(installation.client, webhook.workload, webhook.config, webhook.document)
     except (ClusterError, InvalidCertificate) as exc:
         is_refused = isinstance(exc, ClusterRefused) and exc.status == 403
-        yield (not_seen if is_refused else wrong)(each.subject, str(exc), "docs/how-to/certificates.md")
+        yield (not_seen if is_refused else wrong)(webhook.subject, str(exc), "docs/how-to/certificates.md")
     else:
-        for seen in judge_certificate(each.subject, found, called_names(each.webhook)):
-            yield seen
+        for result in diagnose_certificate(webhook.subject, found, called_names(webhook.document)):
+            yield result
 
 
-def judge_certificate(subject: str, certificate: Certificate, names: Sequence[str]) -> Iterator[Seen]:
+def diagnose_certificate(subject: str, certificate: Certificate, names: Sequence[str]) -> Iterator[Diagnosis]:
     """Whether the API server trusts the certificate that the service shows, under the name by which it calls it."""
     what = f"the certificate in {certificate.where}"
     is_called = set(names) & certificate.names
@@ -100,23 +100,23 @@ def judge_certificate(subject: str, certificate: Certificate, names: Sequence[st
         yield wrong(subject, seen, "issue it for that name too")
 
 
-async def _probe(it: Installation, each: ReviewWebhook) -> AsyncIterator[Seen]:
+async def _probe(installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
     """What the API server makes of a new pod in a reviewed namespace: the one that is asked about, if any is."""
-    reviewed = await it.selected(each.webhook)
-    if it.namespace and it.namespace not in reviewed:
-        yield ok(each.subject, f"no pod was sent, as it does not review namespace {it.namespace}")
+    reviewed = await installation.selected(webhook.document)
+    if installation.namespace and installation.namespace not in reviewed:
+        yield ok(webhook.subject, f"no pod was sent, as it does not review namespace {installation.namespace}")
     elif not reviewed:
         seen = "no namespace is selected to which a pod could be sent"
-        yield not_seen(each.subject, seen, "see its namespaceSelector")
+        yield not_seen(webhook.subject, seen, "see its namespaceSelector")
     else:
-        yield await _probed(it.client, each.subject, it.namespace or reviewed[0])
+        yield await _probed(installation.client, webhook.subject, installation.namespace or reviewed[0])
 
 
-async def _probed(client: ClusterClient, subject: str, namespace: str) -> Seen:
+async def _probed(client: ClusterClient, subject: str, namespace: str) -> Diagnosis:
     try:
         probe = await send_probe(client, namespace)
     except ClusterRefused as exc:
-        said = f"HTTP {exc.status} {_shown(exc.said or str(exc))}"
+        said = f"HTTP {exc.status} {_without_tokens(exc.said or str(exc))}"
         if exc.status >= 500 and _FAILED_WEBHOOK in said:
             return wrong(subject, said, _LOGS)
         return not_seen(subject, said, "choose a namespace where you may create such a pod: --namespace NAME")
@@ -129,26 +129,26 @@ async def _probed(client: ClusterClient, subject: str, namespace: str) -> Seen:
     return wrong(subject, seen, _LOGS)
 
 
-def _shown(said: str) -> str:
+def _without_tokens(said: str) -> str:
     """What the API server says, without the paths of addresses, in which a token may be."""
     said = _URL.sub(r"\1", said)
-    return said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…"
+    return said if len(said) <= _MOST_CHARACTERS else f"{said[:_MOST_CHARACTERS]}…"
 
 
-def _of_webhooks(check: WebhookCheck, missing: Callable[[str, str, str], Seen]) -> Check:
-    """The check of each webhook. `missing` says what it means that none is registered for a part that reviews."""
+def _of_webhooks(check: WebhookCheck, missing: Callable[[str, str, str], Diagnosis]) -> Check:
+    """The check of each webhook. `missing` says what it means that none is registered for a workload that reviews."""
 
-    async def checked(it: Installation) -> AsyncIterator[Seen]:
-        webhooks = await it.webhooks()
-        if not it.serving:
-            why = "its settings are not known" if it.of_unknown_settings else "no part of it answers reviews"
-            yield not_seen(it.of_unknown_settings or "the installation", why)
+    async def checked(installation: Installation) -> AsyncIterator[Diagnosis]:
+        webhooks = await installation.webhooks()
+        if not installation.serving:
+            why = "its settings are not known" if installation.of_unknown_settings else "no part of it answers reviews"
+            yield not_seen(installation.of_unknown_settings or "the installation", why)
         elif not webhooks:
-            seen = f"no MutatingWebhookConfiguration has the labels {it.selector}"
+            seen = f"no MutatingWebhookConfiguration has the labels {installation.selector}"
             yield missing("cluster", seen, "apply that of the chart: until then no pod is reviewed")
-        for each in webhooks:
-            async for seen_of_it in check(it, each):
-                yield seen_of_it
+        for webhook in webhooks:
+            async for result in check(installation, webhook):
+                yield result
 
     return checked
 

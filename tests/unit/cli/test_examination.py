@@ -7,9 +7,9 @@ import pytest
 
 from extender.cli import doctor
 from extender.cli.examination import examine
-from extender.cli.installation import CheckName, CheckState, Seen, selector_text
+from extender.cli.installation import CheckName, CheckState, Diagnosis, selector_text
 from extender.cli.installation_objects import Certificate
-from extender.cli.webhook_checks import judge_certificate
+from extender.cli.webhook_checks import diagnose_certificate
 from extender.cluster.client import ClusterRefused
 from extender.errors import ConfigError
 from tests.unit.cli.installed_cluster import (
@@ -36,7 +36,7 @@ SAID = "[+]nodes ok: 3 s old\n[{}]certificate {}: a detail\nreadyz check passed\
 class Cluster(InstalledCluster):
     """Examined by `doctor`."""
 
-    async def examine(self, *checks: CheckName) -> list[tuple[CheckName, Seen]]:
+    async def examine(self, *checks: CheckName) -> list[tuple[CheckName, Diagnosis]]:
         return await examine(self.client, set(checks), selector="app=x")
 
     async def states(self, *checks: CheckName) -> list[tuple[str, str]]:
@@ -175,8 +175,8 @@ async def test_what_is_waited_for_is_told_when_it_changes(
     """Whoever ends the wait early, as Helm does, finds in the log what was wrong."""
     monkeypatch.setattr(doctor, "_PAUSE_SECONDS", 0.0)
 
-    def pods(state: CheckState, seen: str) -> list[tuple[CheckName, Seen]]:
-        return [(CheckName.PODS, Seen("Deployment a", state, seen))]
+    def pods(state: CheckState, seen: str) -> list[tuple[CheckName, Diagnosis]]:
+        return [(CheckName.PODS, Diagnosis("Deployment a", state, seen))]
 
     none, one, both = (
         pods(state, f"{count} of 2 pods are ready")
@@ -184,10 +184,10 @@ async def test_what_is_waited_for_is_told_when_it_changes(
     )
     looks = iter([none, none, one, both])
 
-    async def look() -> list[tuple[CheckName, Seen]]:
+    async def look() -> list[tuple[CheckName, Diagnosis]]:
         return next(looks)
 
-    found = await doctor._look_until(look, {CheckState.WRONG}, 60.0)  # noqa: SLF001
+    found = await doctor._examine_until(look, {CheckState.WRONG}, 60.0)  # noqa: SLF001
     assert found == both
     assert capsys.readouterr().err.splitlines() == [
         "waiting: pods Deployment a: 0 of 2 pods are ready",
@@ -221,5 +221,5 @@ def test_a_selector_is_written_as_the_api_server_reads_it(selector: Any, text: s
 def test_a_certificate_is_trusted_current_and_for_the_name(changes: dict[str, Any], states: list[str]) -> None:
     names = frozenset({"w.n.svc"})
     right = {"is_trusted": True, "names": names, "is_valid": True, "days_left": 30, "where": "Secret"}
-    found = judge_certificate("webhook", Certificate(**{**right, **changes}), ["w.n.svc"])
+    found = diagnose_certificate("webhook", Certificate(**{**right, **changes}), ["w.n.svc"])
     assert [seen.state for seen in found] == states
