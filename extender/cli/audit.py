@@ -52,15 +52,15 @@ from extender.service.operator_policies import admission_settings_of, policy_of
 from extender.service.resolving import cache_url_of, open_pod_resolver_of
 
 
-class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What to audit, and what to ask about it."""
+class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to audit, and what to ask of it."""
 
     namespace: str
     manifests: manifest_files.Manifests | None
     images: str
     required: Sequence[Platform]
     own: Sequence[str]
-    look_for_newer: bool
+    find_newer: bool
 
     @property
     def is_live(self) -> bool:
@@ -124,20 +124,20 @@ def audit(
     settings = on_cluster(read_config(file, assignments or ()), kubeconfig, context)
     configure_logs("error", "console")
     required = required_platforms(require or ())
-    known = _read_baseline(baseline) if baseline else None
+    earlier = _read_baseline(baseline) if baseline else None
     read = manifest_files.read_manifests(manifests) if manifests else None
-    part = AuditedPart(
+    request = AuditRequest(
         namespace=namespace,
         manifests=read,
         images=images,
         required=required,
         own=own or (),
-        look_for_newer=newer,
+        find_newer=newer,
     )
     given = given_settings(settings, file, assignments, installed_in)
-    report, audited = asyncio.run(_audit(given, part))
+    report, audited = asyncio.run(_audit(given, request))
     print_document(write_html(report, audited, datetime.now(UTC)) if output == "html" else WRITERS[output](report))
-    unread = [] if allow_unread else new_problems(report, known)
+    unread = [] if allow_unread else new_problems(report, earlier)
     if not (require or baseline):
         unread = [problem for problem in unread if read and problem in read.unread]
     complaints = [f"not read: {problem}" for problem in unread]
@@ -145,7 +145,7 @@ def audit(
         kept = "" if cache_url_of(settings.cache) == "memory:" else "; the next run goes on from the cache"
         complaints.append(f"interrupted: the report is partial{kept}")
     elif require or baseline:
-        complaints += _blocking(report, known, allow_unread=allow_unread)
+        complaints += _blocking(report, earlier, allow_unread=allow_unread)
     for complaint in complaints:
         print_problem(complaint)
     if read and not set(unread).isdisjoint(read.unread):
@@ -154,30 +154,30 @@ def audit(
         raise typer.Exit(1)
 
 
-def _blocking(report: Audit, known: Audit | None, *, allow_unread: bool) -> Iterator[str]:
+def _blocking(report: Audit, baseline: Audit | None, *, allow_unread: bool) -> Iterator[str]:
     """What a gate fails for, besides what was not read."""
     if not (report.workloads or allow_unread):
         yield "nothing was audited: there is no workload; --allow-unread lets that pass"
-    for finding in new_findings(report, known):
+    for finding in new_findings(report, baseline):
         if not (allow_unread and finding.rule is FindingRule.PARTLY_GIVEN):
             yield finding.message
 
 
-async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
+async def _audit(given: GivenSettings, request: AuditRequest) -> tuple[Audit, str]:
     """The report, and what was audited."""
     async with contextlib.AsyncExitStack() as stack:
         client = None
-        if part.is_live or given.installed_in:
+        if request.is_live or given.installed_in:
             client = await stack.enter_async_context(opened_client(given.own, MANIFESTS_INSTEAD))
         try:
             settings = await given.beside(client) if client else given.own
-            if client and part.is_live:
-                await check_namespace(client, part.namespace)
-            contents, audited = await _read(part, client)
+            if client and request.is_live:
+                await check_namespace(client, request.namespace)
+            contents, audited = await _read(request, client)
         except ClusterError as exc:
             raise ConfigError(f"the cluster cannot be read: {exc}") from exc
         secrets = RefusedSecrets()
-        cluster_view = ClusterView(client=client if part.is_live else None, on_refused_secret=secrets.note)
+        cluster_view = ClusterView(client=client if request.is_live else None, on_refused_secret=secrets.note)
         sources = await stack.enter_async_context(open_local_sources(settings.registry, machine=THIS_MACHINE))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(sources, settings, cluster_view, THIS_MACHINE)
@@ -194,28 +194,28 @@ async def _audit(given: GivenSettings, part: AuditedPart) -> tuple[Audit, str]:
             policy=policy_of(settings),
             admission=admission_settings_of(settings),
             nodes=contents.nodes,
-            required=part.required,
+            required=request.required,
             namespaces=contents.namespaces,
             reach=contents.reach,
-            own=part.own,
+            own=request.own,
             problems=[*contents.problems, *secrets.problems()],
             running=running,
         )
         report = make_audit(audit_input)
-        wanted = wanted_newer(report) if part.look_for_newer and not lookups.is_stopped else []
+        wanted = wanted_newer(report) if request.find_newer and not lookups.is_stopped else []
         progress.begin(len(wanted))
-        report = with_newer(report, await lookups.look_for_newer(wanted, audit_input.policy.compatibility))
+        report = with_newer(report, await lookups.find_newer(wanted, audit_input.policy.compatibility))
         return msgspec.structs.replace(report, is_partial=lookups.is_stopped), audited
 
 
-async def _read(part: AuditedPart, client: ClusterClient | None) -> tuple[Contents, str]:
+async def _read(request: AuditRequest, client: ClusterClient | None) -> tuple[Contents, str]:
     """What is audited, and what to call it. Raises ClusterError and ConfigError."""
-    if part.manifests:
-        return read_files(part.manifests, part.namespace), "manifests"
-    if part.images or client is None:
-        return read_images(part.images), "a list of images"
+    if request.manifests:
+        return read_files(request.manifests, request.namespace), "manifests"
+    if request.images or client is None:
+        return read_images(request.images), "a list of images"
     audited = f"context {client.context}" if client.context else "this cluster"
-    return await read_cluster(client, part.namespace), audited
+    return await read_cluster(client, request.namespace), audited
 
 
 def _read_baseline(path: str) -> Audit:

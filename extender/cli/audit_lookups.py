@@ -106,7 +106,7 @@ class ImageLookups:
 
         await side_by_side(wanted, one, self._stopped)
 
-    async def look_for_newer(
+    async def find_newer(
         self, wanted: Sequence[tuple[str, str]], compatibility: Compatibility
     ) -> dict[tuple[str, str], NewerTag]:
         """For each image and platform the first newer tag that runs there; those that `stop` cut off are left out.

@@ -1,6 +1,6 @@
 """The terminal of every command: no other file of the command line prints, or imports rich.
 
-A text is made of parts, each with its style, and none is markup. What a tenant, a registry or a manifest wrote is shown
+A text is made of spans, each with its style, and none is markup. What a tenant, a registry or a manifest wrote is shown
 as text: characters that are not shown as themselves are escaped.
 """
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-Part: TypeAlias = str | tuple[str, str]
+Span: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style, such as `bold`."""
 
 
-def print_line(*parts: Part) -> None:
+def print_line(*spans: Span) -> None:
     """Prints one line on standard output, whole: a narrow terminal wraps it."""
     from rich.text import Text
 
     line = Text()
-    for text, style in map(_styled, parts):
+    for text, style in map(_styled, spans):
         line.append(printable(text), style)
     _console().print(line, soft_wrap=True)
 
 
-def print_rows(rows: Iterable[Sequence[Part]], indent: str = "  ") -> None:
+def print_rows(rows: Iterable[Sequence[Span]], indent: str = "  ") -> None:
     """Prints rows whose cells stand below each other, as `aligned` has them."""
     for parts in aligned(rows):
         print_line(indent, *parts)
 
 
-def aligned(rows: Iterable[Sequence[Part]]) -> Iterator[list[tuple[str, str]]]:
+def aligned(rows: Iterable[Sequence[Span]]) -> Iterator[list[tuple[str, str]]]:
     """The parts of rows whose cells are as wide as the widest that another follows; nothing is cut."""
     from rich.cells import cell_len
 
@@ -116,8 +116,8 @@ def progress_bar(steps: int | None = None) -> Iterator[ProgressBar]:
         yield ProgressBar(progress, progress.add_task("", total=steps))
 
 
-def _styled(part: Part) -> tuple[str, str]:
-    return (part, "") if isinstance(part, str) else part
+def _styled(span: Span) -> tuple[str, str]:
+    return (span, "") if isinstance(span, str) else span
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
-from extender.cli.console import Part, print_line, print_rows
+from extender.cli.console import Span, print_line, print_rows
 from extender.durations import duration_text
 from extender.placement.annotations import MODE
 from extender.placement.patch import apply
@@ -64,7 +64,7 @@ def _notes(explanation: Explanation) -> Iterator[str]:
         yield f"the annotation {MODE} is observe: what follows is recorded, and nothing is refused"
 
 
-def _image_rows(image: ExplainedImage) -> Iterator[tuple[str, Part]]:
+def _image_rows(image: ExplainedImage) -> Iterator[tuple[str, Span]]:
     yield "used by", ", ".join(image.used_by)
     if image.platforms is not None:
         by_operator = ", by the operator's word (placement.images)" if image.by_operator else ""

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from extender.cli.console import Part, print_line, print_problem, print_rows, print_structs
+from extender.cli.console import Span, print_line, print_problem, print_rows, print_structs
 from extender.cli.lookups import EndpointAnswer, LookedUp, answer_of, look_up_images
 from extender.cli.named_registries import with_named
 from extender.cli.options import (
@@ -86,7 +86,7 @@ def inspect(
     settings = read_settings(file, assignments, kubeconfig, context)
     required = required_platforms(require or ())
     settings = with_named(settings, images)
-    looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
+    looked_up = look_up_images(images, settings, verify=verify, wanted=required)
     results = [_inspected(reference, each, settings) for reference, each in zip(images, looked_up, strict=True)]
     if output == "table":
         _print_table(results, verbose=verbose)
@@ -124,7 +124,7 @@ def _inspected(reference: str, looked_up: LookedUp, settings: Config) -> Inspect
         kind=answer.kind.value,
         platforms=answer.entries,
         skipped=answer.skipped,
-        inside=looked_up.inside,
+        inside=looked_up.verifications,
     )
 
 
@@ -161,7 +161,7 @@ def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
                 print_line(f"  asked {endpoint.url}: {endpoint.answered or 'not needed'}")
 
 
-def _rows(result: Inspected) -> Iterator[Sequence[Part]]:
+def _rows(result: Inspected) -> Iterator[Sequence[Span]]:
     if result.kind:
         by_operator = "by the operator's word, in placement.images" if result.kind == Kind.STATED else ""
         yield result.kind, result.digest or by_operator, result.media_type or ""

@@ -32,9 +32,9 @@ from extender.verifier.verification import PlatformState, Verification
 
 AT_ONCE = 64
 """Lookups under way. Of these 16 are at one host; the others wait for their turns."""
-_MOST_WHY = 200  # characters of why a look failed
+_MOST_WHY = 200  # characters of why a verification failed
 VERIFY_SECONDS = 120.0
-"""How long a look at one platform of an image may take."""
+"""How long the verification of one platform of an image may take."""
 
 
 T = TypeVar("T")
@@ -71,14 +71,14 @@ async def side_by_side(
         await asyncio.gather(*workers, stopping, finished, return_exceptions=True)
 
 
-async def each_of(wanted: Sequence[T], work: Callable[[T], Awaitable[R]], shown: Callable[[T], str]) -> list[R]:
+async def each_of(wanted: Sequence[T], work: Callable[[T], Awaitable[R]], text_of: Callable[[T], str]) -> list[R]:
     """What `work` returns for each, in order, as `side_by_side`. Shows what is done meanwhile."""
     found: dict[int, R] = {}
     with progress_bar(len(wanted)) as progress:
 
         async def one(index: int) -> None:
             found[index] = await work(wanted[index])
-            progress.step(shown(wanted[index]))
+            progress.step(text_of(wanted[index]))
 
         await side_by_side(range(len(wanted)), one)
     return [found[index] for index in range(len(wanted))]
@@ -113,22 +113,22 @@ class EndpointAnswer(msgspec.Struct, frozen=True):
 class LookedUp(msgspec.Struct, frozen=True):
     """An image's details or failure, and whom nodes ask for it, in order.
 
-    `inside` is what a look inside found of the platforms that were looked at.
+    `verifications` are of the platforms of which the programs were read.
     """
 
     answer: Image | Failure
     endpoints: tuple[EndpointAnswer, ...]
-    inside: tuple[Verification, ...] = ()
+    verifications: tuple[Verification, ...] = ()
 
 
 def look_up_images(
-    references: Sequence[str], settings: Config, *, look_inside: bool = False, wanted: Sequence[Platform] = ()
+    references: Sequence[str], settings: Config, *, verify: bool = False, wanted: Sequence[Platform] = ()
 ) -> list[LookedUp]:
     """Looks the images up concurrently; returns what was found, in order.
 
-    `look_inside`: looks into one image after the other besides, at the `wanted` platforms, or at all that it claims.
+    `verify`: verifies one image after the other besides, on the `wanted` platforms, or on all that it claims.
     """
-    return asyncio.run(_look_up_all(references, settings, wanted if look_inside else None))
+    return asyncio.run(_look_up_all(references, settings, wanted if verify else None))
 
 
 def answer_of(answer: Image | Failure) -> Content | Failure:
@@ -139,15 +139,15 @@ def answer_of(answer: Image | Failure) -> Content | Failure:
 async def _look_up_all(
     references: Sequence[str], settings: Config, wanted: Sequence[Platform] | None
 ) -> list[LookedUp]:
-    heard: dict[tuple[str, str], str] = {}
+    answers: dict[tuple[str, str], str] = {}
     opened: list[LocalSources] = []
 
-    def hear(reference: ImageReference, endpoint: Endpoint, said: str) -> None:
-        heard[_repository_of(endpoint), str(reference)] = said
+    def note_answer(reference: ImageReference, endpoint: Endpoint, said: str) -> None:
+        answers[_repository_of(endpoint), str(reference)] = said
 
     @contextlib.asynccontextmanager
     async def open_sources(registry_settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(registry_settings, id_key, machine=THIS_MACHINE, heard=hear) as sources:
+        async with open_local_sources(registry_settings, id_key, machine=THIS_MACHINE, heard=note_answer) as sources:
             opened.append(sources)
             yield sources
 
@@ -155,25 +155,25 @@ async def _look_up_all(
         registry, resolver = opened[0].registry, pod_resolver.resolver
         targets = {each: resolver.cache.references.target_of(each) for each in references}
         found = await each_of(references, lambda each: resolver.describe(each, pod_resolver.keyring), str)
-        inside: list[tuple[Verification, ...]] = [()] * len(references)
+        verifications: list[tuple[Verification, ...]] = [()] * len(references)
         if wanted is not None:
             with progress_bar(len(references)) as progress:
                 for index, (reference, answer) in enumerate(zip(references, found, strict=True)):
                     if isinstance(answer, Image):
-                        inside[index] = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
+                        verifications[index] = await _verify(opened[0], pod_resolver, reference, answer, wanted)
                     progress.step(reference)
         return [
-            LookedUp(answer, tuple(_answers(registry, targets[reference], heard)), verified)
-            for reference, answer, verified in zip(references, found, inside, strict=True)
+            LookedUp(answer, tuple(_endpoint_answers(registry, targets[reference], answers)), verified)
+            for reference, answer, verified in zip(references, found, verifications, strict=True)
         ]
 
 
-async def _look_inside(
+async def _verify(
     sources: LocalSources, pod_resolver: PodResolver, reference: str, image: Image, wanted: Sequence[Platform]
 ) -> tuple[Verification, ...]:
     """What is found of the wanted platforms that the image claims, of all if none are wanted.
 
-    Nodes look at no platform of a single manifest, so whatever is wanted, its program is looked at.
+    Nodes look at no platform of a single manifest, so whatever is wanted, its program is verified.
     """
     resolver, keyring = pod_resolver.resolver, pod_resolver.keyring
     target = resolver.cache.references.target_of(reference)
@@ -195,8 +195,8 @@ async def _look_inside(
     return tuple(found)
 
 
-def _answers(
-    registry: RegistryClient, target: Target | Content | Failure, heard: Mapping[tuple[str, str], str]
+def _endpoint_answers(
+    registry: RegistryClient, target: Target | Content | Failure, answers: Mapping[tuple[str, str], str]
 ) -> Iterator[EndpointAnswer]:
     """Whom nodes ask for the image, and what they answered; none where nodes ask nobody."""
     if not isinstance(target, Target):
@@ -208,7 +208,7 @@ def _answers(
         return
     for endpoint in endpoints:
         url = endpoint.url_of(f"manifests/{reference.digest or reference.tag}")
-        yield EndpointAnswer(str(url), heard.get((_repository_of(endpoint), str(reference)), ""))
+        yield EndpointAnswer(str(url), answers.get((_repository_of(endpoint), str(reference)), ""))
 
 
 def _repository_of(endpoint: Endpoint) -> str:

@@ -32,7 +32,7 @@ SETTLE_SECONDS = 5.0
 their policies anew every second. A review under way adds its timeoutSeconds, 3 as shipped."""
 ASKED_SECONDS = 10.0
 """How long the service has to let pods go. Nobody may be there; one that starts to lead needs a few seconds."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 def ungate(
@@ -139,7 +139,7 @@ async def _ask_service(client: ClusterClient, where: str) -> Counter[str]:
         for key in held.keys() - asked:
             await _patch(client, held[key], encode_passing(held[key].metadata.uid))
         asked |= held.keys()
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _ungate_until_settled(client: ClusterClient, where: str, settle_seconds: float) -> Counter[str]:
@@ -157,7 +157,7 @@ async def _ungate_until_settled(client: ClusterClient, where: str, settle_second
         outcomes += await _ungate_all(client, pods)
         if is_last:
             return outcomes
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _ungate_all(client: ClusterClient, pods: Sequence[StoredPod]) -> Counter[str]:

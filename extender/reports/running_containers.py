@@ -63,8 +63,8 @@ def containers_of(
     lists = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
     statuses = {each.name: each for some in lists for each in some or ()}
     for name, image in images:
-        said = statuses.get(name, ContainerStatus(name))
-        yield RunningContainer(name, image, _reported(said), platform, _outcome(said))
+        found = statuses.get(name, ContainerStatus(name))
+        yield RunningContainer(name, image, _reported(found), platform, _outcome(found))
 
 
 def other_name(container: RunningContainer, named: Answer, digest: str) -> str:
@@ -84,8 +84,8 @@ def fault_of(
     `named` is the answer for the image as the pod names it, and `reported` for what its runtime reports, None where
     that was not looked up.
     """
-    judged = next((each for each in (reported, named) if isinstance(each, Content) and each.platforms), named)
-    fact = fact_of(container.image, judged, may_be_pending=False)
+    decisive = next((each for each in (reported, named) if isinstance(each, Content) and each.platforms), named)
+    fact = fact_of(container.image, decisive, may_be_pending=False)
     says = container.outcome is ContainerOutcome.SAYS_EXEC_FORMAT
     match fact:
         case RunsOn() if not runs_on(fact.platforms, container.platform, compatibility):
@@ -93,7 +93,7 @@ def fault_of(
         case RunsOn() if says:
             text = f"{_claims(fact)} {container.platform}, and its program fails as one of another architecture does"
             return _fault(FindingRule.EXEC_FORMAT_ERROR, container, f"{text}; {_REMEDY}")
-        case RunsOn() if judged is reported:
+        case RunsOn() if decisive is reported:
             return _of_tag(container, fact_of(container.image, named, may_be_pending=False), compatibility)
         case Unknown() if says:
             text = f"is not known; it fails as a program of another architecture than {container.platform} does"

@@ -34,9 +34,9 @@ from extender.reports.workload_reports import Workload
 class JudgedWorkload(msgspec.Struct, frozen=True):
     """A workload with what decides about it: its images, their facts, in order, and what its pods ask of nodes.
 
-    `targeted` has, for a DaemonSet, a node of each kind on which it wants a pod, were it not for taints, and how many
-    there are. `skipped` says why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what runs
-    where. `is_partly_given`: it is not judged since nobody knows all of its images.
+    `targeted` has, for a DaemonSet, one of all nodes alike on which it wants a pod, were it not for taints, and how
+    many there are. `skipped` says why it is not judged, else it is empty. `has_handler`: its RuntimeClass decides what
+    runs where. `is_partly_given`: it is not judged since nobody knows all of its images.
     """
 
     workload: Workload
@@ -69,7 +69,7 @@ class WorkloadJudge:
         self._reach = reach
         self._policy = policy
         self._namespaces = namespaces
-        self._kinds: dict[tuple[Platform | None, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
+        self._alike: dict[tuple[Platform | None, frozenset[str]], list[tuple[ReportedNode, int]]] = {}
         self.nodes: dict[Platform | None, list[ReportedNode]] = {}
         for node in nodes:
             self.nodes.setdefault(platform_of_node(node), []).append(node)
@@ -111,7 +111,7 @@ class WorkloadJudge:
     def _targeted(self, demands: NodeDemands) -> Iterator[tuple[ReportedNode, int]]:
         demands = msgspec.structs.replace(demands, tolerations=(Toleration(operator="Exists"),))
         for platform in self.nodes:
-            yield from (kind for kind in self._kinds_of(platform, demands) if not obstacles(demands, kind[0]))
+            yield from (alike for alike in self._nodes_alike(platform, demands) if not obstacles(demands, alike[0]))
 
     def to_come(self, judged: JudgedWorkload, platforms: Iterable[Platform]) -> list[Platform]:
         """Those of the platforms of which a cluster has no node yet, and of which a DaemonSet would want all."""
@@ -187,24 +187,24 @@ class WorkloadJudge:
     def _met(self, platform: Platform, demands: NodeDemands) -> Counter[tuple[Obstacle, ...]]:
         """How many nodes of the platform have which obstacles for pods with these demands."""
         found: Counter[tuple[Obstacle, ...]] = Counter()
-        for node, number in self._kinds_of(platform, demands):
+        for node, number in self._nodes_alike(platform, demands):
             found[obstacles(demands, node)] += number
         return found
 
-    def _kinds_of(self, platform: Platform | None, demands: NodeDemands) -> Sequence[tuple[ReportedNode, int]]:
-        """A node of each kind that these demands can tell apart, and how many there are: few among thousands."""
+    def _nodes_alike(self, platform: Platform | None, demands: NodeDemands) -> Sequence[tuple[ReportedNode, int]]:
+        """One of all nodes that these demands cannot tell apart, and how many there are: few among thousands."""
         nodes, terms = self.nodes.get(platform, ()), demands.terms or ()
         if any(term.match_fields for term in terms):
             return [(node, 1) for node in nodes]
         named = (each.key for term in terms for each in term.match_expressions or ())
         keys = frozenset(demands.selector).union(named)
-        if (platform, keys) not in self._kinds:
-            kinds: dict[object, list[ReportedNode]] = {}
+        if (platform, keys) not in self._alike:
+            groups: dict[object, list[ReportedNode]] = {}
             for node in nodes:
                 labels = (node.metadata and node.metadata.labels) or {}
-                kinds.setdefault((node.spec, *map(labels.get, keys)), []).append(node)
-            self._kinds[platform, keys] = [(alike[0], len(alike)) for alike in kinds.values()]
-        return self._kinds[platform, keys]
+                groups.setdefault((node.spec, *map(labels.get, keys)), []).append(node)
+            self._alike[platform, keys] = [(group[0], len(group)) for group in groups.values()]
+        return self._alike[platform, keys]
 
 
 def _demands_of_pods(workload: Workload, demands: NodeDemands) -> NodeDemands:

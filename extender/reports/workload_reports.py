@@ -152,17 +152,17 @@ class WorkloadCollector:
             if pods and kind == "Pod" and (not source or _is_of_a_cluster(manifest)):
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
-            for place, pod in pods:
-                self._add_template(manifest, place, decode_written(msgspec.json.encode(pod), WrittenPod), source)
+            for path, pod in pods:
+                self._add_template(manifest, path, decode_written(msgspec.json.encode(pod), WrittenPod), source)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
         return bool(pods)
 
-    def _add_template(self, manifest: KubernetesObject, place: str, decoded: WrittenPod, source: str) -> None:
+    def _add_template(self, manifest: KubernetesObject, path: str, decoded: WrittenPod, source: str) -> None:
         kind, metadata = str(manifest.get("kind") or ""), map_at(manifest, "metadata")
         owner = _controller(decode_written(msgspec.json.encode(metadata), ObjectMeta).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
-        key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {place}" if place else name)
+        key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {path}" if path else name)
         if owner:
             self._controllers[key] = WorkloadKey(key.namespace, owner.kind, owner.name)
         if _is_finished(manifest):
@@ -208,27 +208,27 @@ class WorkloadCollector:
         is_bare = owner is None or owner.kind == _STATIC
         name = (metadata.name or metadata.generate_name or "") if is_bare or owner is None else owner.name
         key = WorkloadKey(metadata.namespace or "", "Pod" if is_bare or owner is None else owner.kind, name)
-        held = self._pods.get(key)
+        live = self._pods.get(key)
         spec = self._shared(pod.spec)
-        if held is None:
+        if live is None:
             annotations = metadata.annotations if isinstance(metadata.annotations, dict) else {}
-            held = self._pods[key] = _Pods(0, spec, annotations, metadata.labels or {}, dict.fromkeys(uses_of(spec)))
-        held.number += 1
-        if spec is not held.spec:
-            held.uses.update(dict.fromkeys(uses_of(spec)))
+            live = self._pods[key] = _Pods(0, spec, annotations, metadata.labels or {}, dict.fromkeys(uses_of(spec)))
+        live.number += 1
+        if spec is not live.spec:
+            live.uses.update(dict.fromkeys(uses_of(spec)))
         if pod.status and (platform := self._nodes.get(pod.spec.node_name or "")):
             images = ((use.name, use.image) for use in uses_of(spec) if use.image.role is not Role.VOLUME)
             example = metadata.name or ""
-            held.add_running({each: RunningPods(1, example) for each in containers_of(images, pod.status, platform)})
+            live.add_running({each: RunningPods(1, example) for each in containers_of(images, pod.status, platform)})
 
     def workloads(self) -> list[Workload]:
         """The workloads so far, sorted by namespace, kind and name."""
         found = {key: each for key, each in self._templates.items() if self._top(key) == key}
-        for top, held in self._pods_of_tops().items():
+        for top, live in self._pods_of_tops().items():
             if top in found:
-                found[top] = _with_injected(found[top], held)
+                found[top] = _with_injected(found[top], live)
             else:
-                found[top] = _of_pods(top, held)
+                found[top] = _of_pods(top, live)
         for key, each in self._templates.items():  # of owners that nobody listed, such as an Argo Rollout's ReplicaSets
             top = self._top(key)
             if top not in found and each.pods != 0:
@@ -245,17 +245,17 @@ class WorkloadCollector:
 
     def _pods_of_tops(self) -> dict[WorkloadKey, _Pods]:
         joined: dict[WorkloadKey, _Pods] = {}
-        for key, held in self._pods.items():
+        for key, live in self._pods.items():
             top = self._top(key)
             if top in joined:
                 other = joined[top]
                 joined[top] = msgspec.structs.replace(
-                    held, number=other.number + held.number, uses=other.uses | held.uses, running={}
+                    live, number=other.number + live.number, uses=other.uses | live.uses, running={}
                 )
                 joined[top].add_running(other.running)
-                joined[top].add_running(held.running)
+                joined[top].add_running(live.running)
             else:
-                joined[top] = held
+                joined[top] = live
         return joined
 
     def _top(self, key: WorkloadKey) -> WorkloadKey:
@@ -304,17 +304,17 @@ def _use(container: Container, used_as: str, spec: ReportedSpec | CreatedSpec) -
     return ImageUse(image=image, used_as=used_as, name=container.name)
 
 
-def _with_injected(workload: Workload, held: _Pods) -> Workload:
+def _with_injected(workload: Workload, live: _Pods) -> Workload:
     own = {(use.image.reference, use.image.role) for use in workload.uses}
     names = {use.name for use in workload.uses}  # under one of which pods of an older template have another image
     added = [
         msgspec.structs.replace(use, is_injected=True)
-        for use in held.uses
+        for use in live.uses
         if (use.image.reference, use.image.role) not in own and use.name not in names
     ]
-    given = {use.name for use in held.uses}
+    given = {use.name for use in live.uses}
     missing = tuple(name for name in workload.missing if name not in given)
-    return msgspec.structs.replace(workload, uses=(*workload.uses, *added), missing=missing, running=held.running)
+    return msgspec.structs.replace(workload, uses=(*workload.uses, *added), missing=missing, running=live.running)
 
 
 def _as_written(spec: ReportedSpec, annotations: Mapping[str, str] | msgspec.UnsetType | None) -> ReportedSpec:
@@ -328,17 +328,17 @@ def _as_written(spec: ReportedSpec, annotations: Mapping[str, str] | msgspec.Uns
     return msgspec.json.decode(msgspec.json.encode(document["spec"]), type=ReportedSpec)
 
 
-def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
+def _of_pods(key: WorkloadKey, live: _Pods) -> Workload:
     return Workload(
         key=key,
-        spec=_as_written(held.spec, held.annotations),
-        annotations=held.annotations,
-        labels=held.labels,
-        uses=tuple(held.uses),
-        pods=held.number,
-        cpu_cores=requested(held.spec, "cpu"),
-        memory_bytes=requested(held.spec, "memory"),
-        running=held.running,
+        spec=_as_written(live.spec, live.annotations),
+        annotations=live.annotations,
+        labels=live.labels,
+        uses=tuple(live.uses),
+        pods=live.number,
+        cpu_cores=requested(live.spec, "cpu"),
+        memory_bytes=requested(live.spec, "memory"),
+        running=live.running,
     )
 
 

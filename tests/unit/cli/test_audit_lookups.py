@@ -76,7 +76,7 @@ async def test_newer_tags_use_the_credentials_of_the_evidence(*, hides: bool, is
     workloads = [workload("right", "other", "pull"), workload("wrong", "pull")]
     found = await lookups.look_up(workloads if is_first else workloads[::-1])
     assert [isinstance(each[0].answer, Content) for each in found] == [is_first, not is_first]
-    newer = await lookups.look_for_newer([(APP, "linux/arm64")], Compatibility())
+    newer = await lookups.find_newer([(APP, "linux/arm64")], Compatibility())
     assert newer[APP, "linux/arm64"].tag == "1.1"
     assert registry.listed == ["right-pull"]
     await resolver.close()
@@ -104,7 +104,7 @@ async def test_beside_a_tag_of_an_architecture_are_the_one_without_it_and_that_o
 
     lookups, resolver = lookups_of(registry, tags)
     asked = "ghcr.io/team/app:v1.2.3-amd64", "linux/arm64"
-    [newer] = (await lookups.look_for_newer([asked], Compatibility())).values()
+    [newer] = (await lookups.find_newer([asked], Compatibility())).values()
     assert newer.tag == found
     assert bool(newer.why) is (found is None)
     await resolver.close()
