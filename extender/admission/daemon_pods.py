@@ -7,29 +7,27 @@ creation keeps the controller from other nodes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
 
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.views import WatchedNodes
-from extender.images.content import Answer
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.admission_v1 import AdmissionRequest
 from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodReference
-from extender.kubernetes.meta_v1 import OwnerReference, PartialObjectMetadata
+from extender.kubernetes.meta_v1 import OwnerReference
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import Mode
 from extender.placement.bounds import TOUCHED_BYTES
-from extender.placement.facts import Fit, facts_of, fit
+from extender.placement.facts import Fit, ImageFact, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import is_exempt
+from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import NAME_CHARACTERS, constraints_of, refusal_text, shorten
-from extender.resolver.pod_resolver import PodQuestion, PodResolver
+from extender.resolver.pod_resolver import PodQuestion
 
 log = structlog.get_logger()
 
@@ -47,7 +45,6 @@ _LEFT = (AdmissionOutcome.OBSERVED, AdmissionOutcome.EXEMPT)
 _VIEW_TRIES, _VIEW_SECONDS = 10, 0.05  # until a node that has just joined is in view
 _NAME = "metadata.name"
 _AFFINITY = msgspec.json.Decoder(Affinity | None)
-_OWNED = msgspec.json.Decoder(PartialObjectMetadata)
 
 
 class DaemonPods:
@@ -58,39 +55,52 @@ class DaemonPods:
 
     def __init__(
         self,
-        pod_resolver: PodResolver,
+        policy: Policy,
         nodes: WatchedNodes,
         *,
         cluster_nodes: Callable[[], ClusterNodes],
         events: PodEvents | None,
         guards: bool,
     ) -> None:
-        self._pod_resolver = pod_resolver
-        self._policy = pod_resolver.policy
+        self._policy = policy
         # Of the operator's choices none else holds for these pods: `impossible: deny` would refuse them.
         guard = AdmissionSettings(node_affinity=AffinityMode.REQUIRED)
-        self._guard = Mutator(self._policy, guard) if guards else None
+        self._guard = Mutator(policy, guard) if guards else None
         self._nodes = nodes
         self._cluster_nodes = cluster_nodes
         self._events = events
 
+    def node_of(self, pod: CreatedPod) -> NodeName | None:
+        """The node for which a DaemonSet's controller makes the pod; None for any other pod, and for an exempt one.
+
+        The controller puts one required term into the affinity, which names the node (pkg/controller/daemon/util).
+        Nobody reads kilobytes of affinity for it.
+        """
+        raw = pod.spec.affinity if pod.spec and pod.spec.affinity else b""
+        if not raw or len(raw) > TOUCHED_BYTES or not is_of_daemon_set(pod) or is_exempt(pod, self._policy):
+            return None
+        affinity = _AFFINITY.decode(raw)
+        required = affinity and affinity.node_affinity and affinity.node_affinity.required
+        for term in (required and required.node_selector_terms) or ():
+            for field in term.match_fields or ():
+                name, *others = field.values or ("",)
+                is_named = field.key == _NAME and field.operator == "In" and not others
+                if is_named and 0 < len(name) <= NAME_CHARACTERS:
+                    return NodeName(name)
+        return None
+
     async def decide(
-        self, pod: CreatedPod, review: AdmissionRequest, resolve: Callable[[PodQuestion], Awaitable[Sequence[Answer]]]
+        self,
+        pod: CreatedPod,
+        review: AdmissionRequest,
+        node: NodeName,
+        question: PodQuestion,
+        facts: Sequence[ImageFact],
     ) -> Mutation | None:
         """What happens to a pod whose node does not run its images; None for any other, which is left alone.
 
-        `resolve` looks images up.
+        `facts` are those of the question's images, in order.
         """
-        node = node_of_daemon_pod(pod)
-        if node is None:
-            return None
-        namespace = review.namespace or ""
-        overrides = self._pod_resolver.overrides_of(pod, namespace)
-        if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
-            return None
-        question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
-        answers = await resolve(question)
-        facts = facts_of(question.images, answers, may_be_pending=True)
         platform = await self._platform_of(node)
         if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:
             return None
@@ -108,7 +118,7 @@ class DaemonPods:
             mutation = Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations=verdict)
         if not review.dry_run:
             is_held = bool(mutation.patch) and mutation.outcome not in _LEFT
-            self._report(review, node, platform, refusal, is_held=is_held)
+            self._report(pod, review.namespace or "", node, platform, refusal, is_held=is_held)
         return mutation
 
     async def _platform_of(self, node: NodeName) -> Platform | None:
@@ -120,11 +130,10 @@ class DaemonPods:
         return self._nodes.platforms.get(node)
 
     def _report(
-        self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str, *, is_held: bool
+        self, pod: CreatedPod, namespace: str, node: NodeName, platform: Platform, refusal: str, *, is_held: bool
     ) -> None:
         MISPLACED[_HELD if is_held else _REPORTED].inc()
-        namespace = review.namespace or ""
-        owners = _OWNED.decode(review.object).metadata.owner_references or ()
+        owners = (pod.metadata and pod.metadata.owner_references) or ()
         owner = next((each for each in owners if each.controller), OwnerReference())
         log.warning(
             "daemon_pod.misplaced",
@@ -144,21 +153,3 @@ class DaemonPods:
                 "Warning",
                 once=f"{refusal} {platform}",
             )
-
-
-def node_of_daemon_pod(pod: CreatedPod) -> NodeName | None:
-    """The node for which a DaemonSet's controller makes the pod; None for any other pod.
-
-    The controller puts one required term into the affinity, which names the node (pkg/controller/daemon/util). Nobody
-    reads kilobytes of affinity for it.
-    """
-    if pod.spec is None or not pod.spec.affinity or len(pod.spec.affinity) > TOUCHED_BYTES or not is_of_daemon_set(pod):
-        return None
-    affinity = _AFFINITY.decode(pod.spec.affinity)
-    required = affinity and affinity.node_affinity and affinity.node_affinity.required
-    for term in (required and required.node_selector_terms) or ():
-        for field in term.match_fields or ():
-            values = list(field.values or ())
-            if field.key == _NAME and field.operator == "In" and len(values) == 1 and len(values[0]) <= NAME_CHARACTERS:
-                return NodeName(values[0])
-    return None

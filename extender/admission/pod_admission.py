@@ -7,6 +7,7 @@ gives back what was added to the pod (`placement.restoring`).
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -22,7 +23,7 @@ from extender.kubernetes.admission_v1 import (
     is_pod_creation,
     is_pod_update,
 )
-from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.metrics import counter
 from extender.placement.annotations import Mode
 from extender.placement.bounds import POD_BYTES
@@ -70,6 +71,17 @@ OBSERVED_ADMISSIONS = counter(
 
 _POD = msgspec.json.Decoder(CreatedPod)
 _TOO_LARGE = f"it takes more than {POD_BYTES // 1024} KiB"
+
+
+class Gathered(NamedTuple):
+    """What a review of a pod begins with: what to ask about its images, and its answer where these do not count.
+
+    The images of a DaemonSet's pod count for the `node` alone for which its controller has made it.
+    """
+
+    question: PodQuestion
+    skipped: Mutation | None = None
+    node: NodeName | None = None
 
 
 class PodAdmission:
@@ -143,16 +155,17 @@ class PodAdmission:
         """A response that allows without a patch; the audit annotations have the event's id."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    def gather(self, pod: CreatedPod, namespace: str, *, draw: str = "") -> PodQuestion | Mutation:
-        """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`.
+    def gather(self, pod: CreatedPod, namespace: str, *, draw: str = "") -> Gathered:
+        """What to ask about the pod. Arguments are as in `annotations.overrides_of`.
 
         Without a namespace, as a template may be, its pull secrets are not read: its pods will be elsewhere.
         """
         overrides = self._pod_resolver.overrides_of(pod, namespace, draw)
+        question = self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
         skipped = self._mutator.skip(pod, overrides)
-        if skipped:
-            return skipped
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
+        if skipped and skipped.outcome is AdmissionOutcome.EXEMPT and self._daemon_pods:
+            return Gathered(question, skipped, self._daemon_pods.node_of(pod))
+        return Gathered(question, skipped)
 
     async def resolve(self, question: PodQuestion, most_seconds: float = math.inf) -> list[Answer]:
         """One answer per image: at once if all are fresh, or if too many reviews of the tenant wait already.
@@ -171,11 +184,12 @@ class PodAdmission:
 
     async def _decide(self, pod: CreatedPod, request: AdmissionRequest) -> Mutation:
         """What happens to the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
-        question = self.gather(pod, request.namespace or "", draw=request.uid)
-        if isinstance(question, Mutation):
-            if self._daemon_pods and question.outcome is AdmissionOutcome.EXEMPT:
-                return await self._daemon_pods.decide(pod, request, self.resolve) or question
-            return question
+        question, skipped, node = self.gather(pod, request.namespace or "", draw=request.uid)
+        if skipped and self._daemon_pods and node:
+            facts = facts_of(question.images, await self.resolve(question), may_be_pending=True)
+            return await self._daemon_pods.decide(pod, request, node, question, facts) or skipped
+        if skipped:
+            return skipped
         nodes = self._cluster_nodes()
         is_listed = all(map(nodes.images.lists, question.images))
         answers = await self.resolve(question, _LISTED_SECONDS if is_listed else math.inf)

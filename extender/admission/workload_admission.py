@@ -27,7 +27,7 @@ from extender.metrics import counter
 from extender.placement.annotations import MODE, Mode
 from extender.placement.bounds import OBJECT_BYTES, OBJECT_VALUES, PATCH_BYTES, POD_BYTES, TOUCHED_BYTES
 from extender.placement.facts import facts_of
-from extender.placement.mutation import Mutation, touched_bytes
+from extender.placement.mutation import touched_bytes
 from extender.placement.node_kinds import NodeKind
 from extender.placement.nodes import ClusterNodes
 from extender.placement.patch import Operation, pointer
@@ -157,10 +157,10 @@ class WorkloadAdmission:
             if part_bytes > TOUCHED_BYTES:
                 left.append(too_large(template.place, _TOO_LARGE))
                 break
-            question = self._pods.gather(pod, request.namespace or "")
-            if isinstance(question, Mutation):
+            gathered = self._pods.gather(pod, request.namespace or "")
+            if gathered.skipped:
                 continue
-            found = _Asked(template, raw, old_raw, question)
+            found = _Asked(template, raw, old_raw, gathered.question)
             # A DaemonSet's template can be changed, so what its images have become counts.
             kept = None if template.is_daemon_set else self._templates.keep(found.changed(owner, pod))
             if kept is not None:

@@ -70,7 +70,7 @@ def _daemon_pods(config: Config, pod_resolver: PodResolver, cluster_view: Cluste
     if cluster_view.nodes is None:
         return None
     return DaemonPods(
-        pod_resolver,
+        pod_resolver.policy,
         cluster_view.nodes,
         cluster_nodes=cluster_view.known_nodes,
         events=cluster_view.events,

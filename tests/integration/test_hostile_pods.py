@@ -85,7 +85,7 @@ class Outlets:
         pod_resolver = PodResolver(resolver, keyring_of(), POLICY, lambda _: None, lambda: None)
         view: Any = _View()
         nodes = ClusterNodes(frozenset(_NODES.values()))
-        guards = DaemonPods(pod_resolver, view, cluster_nodes=lambda: nodes, events=None, guards=True)
+        guards = DaemonPods(POLICY, view, cluster_nodes=lambda: nodes, events=None, guards=True)
         self.pods = PodAdmission(
             pod_resolver,
             admission,
