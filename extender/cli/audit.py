@@ -20,7 +20,7 @@ from extender.cli.audit_sources import Contents, read_cluster, read_files, read_
 from extender.cli.audit_writers import WRITERS
 from extender.cli.console import print_document, print_problem, progress_bar
 from extender.cli.installed_settings import GivenSettings, given_settings
-from extender.cli.lookups import RefusedSecrets
+from extender.cli.lookups import RefusedSecrets, open_lookups
 from extender.cli.options import (
     MANIFESTS_INSTEAD,
     AllNamespaces,
@@ -40,16 +40,14 @@ from extender.cli.options import (
 from extender.cluster.client import ClusterClient
 from extender.config.reading import read_config
 from extender.errors import ClusterError, ConfigError
-from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.logs import configure_logs
-from extender.machine import THIS_MACHINE
 from extender.reports.audit_findings import AuditInput, new_findings, new_problems, wanted_newer, with_newer
 from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit, FindingRule
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of, policy_of
-from extender.service.resolving import cache_url_of, open_pod_resolver_of
+from extender.service.resolving import cache_url_of
 
 
 class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,10 +176,7 @@ async def _audit(given: GivenSettings, request: AuditRequest) -> tuple[Audit, st
             raise ConfigError(f"the cluster cannot be read: {exc}") from exc
         secrets = RefusedSecrets()
         cluster_view = ClusterView(client=client if request.is_live else None, on_refused_secret=secrets.note)
-        sources = await stack.enter_async_context(open_local_sources(settings.registry, machine=THIS_MACHINE))
-        pod_resolver = await stack.enter_async_context(
-            open_pod_resolver_of(sources, settings, cluster_view, THIS_MACHINE)
-        )
+        sources, pod_resolver = await stack.enter_async_context(open_lookups(settings, cluster_view))
         progress = stack.enter_context(progress_bar())
         lookups = ImageLookups(pod_resolver, sources.list_tags, progress.step)
         stack.enter_context(_until_interrupted(lookups))

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -14,7 +13,7 @@ from extender.cli.console import print_problem, print_structs
 from extender.cli.explain_target import ExplainTarget
 from extender.cli.explanation_text import print_explanations
 from extender.cli.installed_settings import GivenSettings, given_settings
-from extender.cli.lookups import RefusedSecrets, each_of
+from extender.cli.lookups import RefusedSecrets, each_of, open_lookups
 from extender.cli.options import (
     MANIFESTS_INSTEAD,
     Assignments,
@@ -35,10 +34,8 @@ from extender.cluster.workload_lists import fetch_namespace_annotations, list_no
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
-from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.core_v1 import CreatedSpec
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode
-from extender.machine import THIS_MACHINE
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import name_of_node, platform_of_node
@@ -52,7 +49,6 @@ from extender.resolver.image_cache import ImageQuery
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_settings_of
-from extender.service.resolving import open_pod_resolver
 
 LOOKUP_SECONDS = 60.0
 
@@ -144,8 +140,7 @@ async def explain_all(
     secrets = RefusedSecrets()
     annotations = await _defaults_of(subjects, client)
     view = ClusterView(client=client, annotations=annotations, on_refused_secret=secrets.note)
-    open_sources = partial(open_local_sources, machine=THIS_MACHINE)
-    async with open_pod_resolver(settings, view, open_sources, THIS_MACHINE) as pod_resolver:
+    async with open_lookups(settings, view) as (_, pod_resolver):
 
         async def one(subject: Subject) -> Explanation:
             try:

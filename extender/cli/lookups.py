@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from extender.cli.console import progress_bar
-from extender.config.registry_section import RegistryConfig
 from extender.config.tree import Config
 from extender.credentials.keyring import Credential
 from extender.errors import InvalidManifest, RegistryError, UnsupportedManifest
 from extender.fetcher.messages import Look
-from extender.fetcher.sources import LocalSources, open_local_sources
+from extender.fetcher.sources import HeardOf, LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
@@ -25,6 +24,7 @@ from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import Target
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import ClusterView
+from extender.service.keys import credential_key
 from extender.service.resolving import open_pod_resolver
 from extender.turns import OPERATOR
 from extender.verifier.image_verifier import ImageVerifier
@@ -84,6 +84,23 @@ async def each_of(wanted: Sequence[T], work: Callable[[T], Awaitable[R]], text_o
     return [found[index] for index in range(len(wanted))]
 
 
+@contextlib.asynccontextmanager
+async def open_lookups(
+    settings: Config, cluster_view: ClusterView, heard: HeardOf | None = None
+) -> AsyncIterator[tuple[LocalSources, PodResolver]]:
+    """What asks registries, in this process, and the resolver over it; `heard` as in `open_local_sources`.
+
+    Raises:
+        ConfigError: a file or a value of the configuration cannot be used.
+    """
+    id_key = credential_key(settings.cache.key_file, THIS_MACHINE.token_bytes)
+    async with (
+        open_local_sources(settings.registry, id_key, machine=THIS_MACHINE, heard=heard) as sources,
+        open_pod_resolver(sources, settings, cluster_view, THIS_MACHINE) as pod_resolver,
+    ):
+        yield sources, pod_resolver
+
+
 class RefusedSecrets:
     """The pull secrets that the account may not read: images that only these open are denied for it alone."""
 
@@ -140,19 +157,12 @@ async def _look_up_all(
     references: Sequence[str], settings: Config, wanted: Sequence[Platform] | None
 ) -> list[LookedUp]:
     answers: dict[tuple[str, str], str] = {}
-    opened: list[LocalSources] = []
 
     def note_answer(reference: ImageReference, endpoint: Endpoint, said: str) -> None:
         answers[_repository_of(endpoint), str(reference)] = said
 
-    @contextlib.asynccontextmanager
-    async def open_sources(registry_settings: RegistryConfig, id_key: bytes, /) -> AsyncIterator[LocalSources]:
-        async with open_local_sources(registry_settings, id_key, machine=THIS_MACHINE, heard=note_answer) as sources:
-            opened.append(sources)
-            yield sources
-
-    async with open_pod_resolver(settings, ClusterView(), open_sources, THIS_MACHINE) as pod_resolver:
-        registry, resolver = opened[0].registry, pod_resolver.resolver
+    async with open_lookups(settings, ClusterView(), note_answer) as (sources, pod_resolver):
+        registry, resolver = sources.registry, pod_resolver.resolver
         targets = {each: resolver.cache.references.target_of(each) for each in references}
         found = await each_of(references, lambda each: resolver.describe(each, pod_resolver.keyring), str)
         verifications: list[tuple[Verification, ...]] = [()] * len(references)
@@ -160,7 +170,7 @@ async def _look_up_all(
             with progress_bar(len(references)) as progress:
                 for index, (reference, answer) in enumerate(zip(references, found, strict=True)):
                     if isinstance(answer, Image):
-                        verifications[index] = await _verify(opened[0], pod_resolver, reference, answer, wanted)
+                        verifications[index] = await _verify(sources, pod_resolver, reference, answer, wanted)
                     progress.step(reference)
         return [
             LookedUp(answer, tuple(_endpoint_answers(registry, targets[reference], answers)), verified)

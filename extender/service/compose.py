@@ -24,7 +24,7 @@ from extender.service.cluster_view import ClusterView, check_watch
 from extender.service.endpoints import admission_routes, scheduler_routes
 from extender.service.gates import open_gates
 from extender.service.keys import credential_key
-from extender.service.resolving import OpenSources, open_pod_resolver_of
+from extender.service.resolving import OpenSources, open_pod_resolver
 from extender.service.self_managed import SelfManaged, open_own_certificate
 
 log = structlog.get_logger()
@@ -70,7 +70,7 @@ async def open_service(
         tls = open_tls(config, identity)
         key = credential_key(config.cache.key_file, machine.token_bytes)
         sources = await stack.enter_async_context(open_sources(config.registry, key))
-        pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, config, cluster_view, machine))
+        pod_resolver = await stack.enter_async_context(open_pod_resolver(sources, config, cluster_view, machine))
         for watch in cluster_view.watches:
             await run(watch.run(), f"watch-{watch.name}")
         if events:

@@ -83,25 +83,13 @@ def open_cache_files(config: Config, machine: Machine) -> CacheFiles:
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver(
-    config: Config, cluster_view: ClusterView, open_sources: OpenSources, machine: Machine
+    sources: OpenableSources, config: Config, cluster_view: ClusterView, machine: Machine
 ) -> AsyncIterator[PodResolver]:
-    """A PodResolver with sources, credentials, a cache and a store of its own; closes them at the end.
+    """A PodResolver over sources that are open, with credentials, a cache and a store of its own; closes these.
 
     Raises:
         ConfigError: a file or a value of the configuration cannot be used.
     """
-    async with (
-        open_sources(config.registry, credential_key(config.cache.key_file, machine.token_bytes)) as sources,
-        open_pod_resolver_of(sources, config, cluster_view, machine) as resolver,
-    ):
-        yield resolver
-
-
-@contextlib.asynccontextmanager
-async def open_pod_resolver_of(
-    sources: OpenableSources, config: Config, cluster_view: ClusterView, machine: Machine
-) -> AsyncIterator[PodResolver]:
-    """As `open_pod_resolver`, with sources that are open already."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
         opened = open_cache_files(config, machine)

@@ -23,7 +23,7 @@ from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.embedded_registry import EmbeddedRegistry
 from testbed.eventually import eventually
-from testbed.faulty_registry import HoldingRegistry
+from testbed.faulty_registry import GuardedRegistry, HoldingRegistry
 from testbed.forked_commands import MEMORY, asking
 from testbed.images import build_artifact, build_index, build_manifest
 from testbed.npm_package import SARIF_SCHEMA, find_npm_file
@@ -408,3 +408,26 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         assert not report.is_partial
         assert {image.state for image in report.images} == {"known"}
         assert registry.requests["GET manifests"] <= 300 - len(known)
+
+
+async def test_what_the_operators_login_opened_is_known_to_the_next_audit(tmp_path: Path) -> None:
+    """With a key file private images are kept too, under the same id of the login in each run."""
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    async with GuardedRegistry("ann:secret") as registry:
+        registry.add_manifest("app", "1", AMD)
+        auths = {registry.host: {"username": "ann", "password": "secret"}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+        (tmp_path / "images.txt").write_text(f"{registry.host}/app:1\n")
+        line = command(
+            registry.host, "--images", str(tmp_path / "images.txt"), "--no-newer", "-o", "json",
+            f"--set=registry.docker_config={tmp_path}/config.json", f"--set=cache.key_file={tmp_path}/key",
+            cache=f"--set=cache.url=sqlite:///{tmp_path}/cache.sqlite",
+        )  # fmt: skip
+        asked = []
+        for _ in range(2):
+            code, out, complaint = await run(line)
+            assert (code, complaint) == (0, "")
+            assert [image["state"] for image in json.loads(out)["images"]] == ["known"]
+            asked.append(registry.requests.total() > 0)
+            registry.forget()
+    assert asked == [True, False]

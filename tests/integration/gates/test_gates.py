@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -141,8 +140,10 @@ class Cluster:
         )
         view = ClusterView(annotations=self.annotations)
         machine = running_machine()
-        sources = partial(open_local_sources, machine=machine)
-        async with open_pod_resolver(config, view, sources, machine) as pod_resolver:
+        async with (
+            open_local_sources(config.registry, machine=machine) as sources,
+            open_pod_resolver(sources, config, view, machine) as pod_resolver,
+        ):
             events = PodEvents(client, instance="test", clock=machine.clock, wall_clock=machine.wall_clock)
             controller = self.controller = GateController(
                 client,

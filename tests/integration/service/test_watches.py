@@ -1,7 +1,6 @@
 """What the service asks of the cluster: for pending pods only when an image is not known."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,8 +124,10 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
         config = load_config(None, [*settings, f"cache.url=sqlite:///{tmp_path}/images.sqlite"])
         registry.add_manifest("app", "1", AMD64)
         machine = running_machine()
-        sources = partial(open_local_sources, machine=machine)
-        async with open_pod_resolver(config, view, sources, machine) as pod_resolver:
+        async with (
+            open_local_sources(config.registry, machine=machine) as sources,
+            open_pod_resolver(sources, config, view, machine) as pod_resolver,
+        ):
             for image, wait_seconds, looked in [
                 (f"{registry.host}/app:1", 5, 0),
                 (f"{registry.host}/app:1", 0, 0),
