@@ -29,7 +29,7 @@ from testbed.eventually import eventually
 from testbed.faulty_registry import GuardedRegistry, HoldingRegistry
 from testbed.forked_commands import COMMAND, asking, run
 from testbed.hostile_layers import AMD64_ELF
-from testbed.images import build_index, build_manifest, join_index, make_image
+from testbed.images import join_index, make_image
 from testbed.packed_layers import Put, gzipped
 
 IN_FLIGHT = 200
@@ -203,19 +203,6 @@ async def test_what_is_answered_for_one_tag_is_not_said_of_another(registry: Emb
         found = [[answer["answered"] for answer in each["endpoints"]] for each in json.loads(out)]
         said = {has: ["it has the image"], lacks: [f"{registry.host} has no shop/web:none"]}
         assert found == [said[each] for each in images]
-
-
-async def test_explain_blames_no_author_for_what_the_webhook_would_write(registry: EmbeddedRegistry) -> None:
-    """Of a plain Deployment of an amd64 image."""
-    spec = {"containers": [{"name": "c", "image": f"{registry.host}/shop/legacy:1.0"}]}
-    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "legacy"},
-            "spec": {"template": {"spec": spec}}}  # fmt: skip
-    code, out, _ = await run("explain", "-f", "-", "-o", "json", *asking(registry.host), stdin=json.dumps(made))
-    [found] = json.loads(out)
-    assert code == 0
-    assert [each["obstacles"] for each in found["nodes"]] == [[], []]
-    build = f"linux/arm64: build image {registry.host}/shop/legacy:1.0 for linux/arm64 too"
-    assert found["remedies"] == [build]
 
 
 async def test_inspect_searches_for_a_name_without_a_registry_as_cri_o(
@@ -426,31 +413,3 @@ async def test_explain_needs_no_cluster_for_manifests(registry: EmbeddedRegistry
     assert told["schema"] == "multiarch-extender.io/explanation/v1"
     [same] = yaml.safe_load((await run(*arguments, "-o", "yaml"))[1])
     assert same["nodes"] == told["nodes"]
-
-
-@pytest.mark.parametrize(
-    ("image", "command", "amd64", "arm64"),
-    [
-        ("odd", "", "unknown", "unknown"),
-        ("listed", "", "no", "no"),
-        ("disk", ", command: [/util/serve], volumeMounts: [{name: util, mountPath: /util}]", "yes", "yes"),
-        ("disks", ", command: [/util/serve], volumeMounts: [{name: util, mountPath: /util}]", "yes", "no"),
-    ],
-)
-async def test_what_an_index_says_counts_more_than_what_an_image_says(
-    registry: EmbeddedRegistry, tmp_path: Path, image: str, command: str, amd64: str, arm64: str
-) -> None:
-    """A platform that no node has makes one image unknown; an image whose program comes from a volume runs anywhere.
-
-    In an index the same words are a platform that no node has, and a pull fails without the node's platform.
-    """
-    odd = build_manifest("linux/amd64/v8")
-    registry.add("shop/odd", "1.0", odd)
-    registry.add("shop/listed", "1.0", join_index([("linux/amd64/v8", odd)]))
-    registry.add("shop/disk", "1.0", build_manifest("linux/amd64"))
-    registry.add("shop/disks", "1.0", build_index(["linux/amd64"]))
-    file = tmp_path / "web.yaml"
-    file.write_text(MANIFEST.format(image=f"{registry.host}/shop/{image}:1.0").replace('1.0"}', f'1.0"{command}}}'))
-    _, out, _ = await run("explain", "-f", str(file), "-o", "json", *asking(registry.host), "--set=cluster=none")
-    [told] = json.loads(out)
-    assert {each["platform"]: each["answer"] for each in told["nodes"]} == {"linux/amd64": amd64, "linux/arm64": arm64}

@@ -277,7 +277,6 @@ async def test_manifests_that_cannot_be_read_are_2(command: str, tmp_path: Path)
         ("explain deployment.extensions/web", "'deployment.extensions' is no kind with pods that is known here"),
         ("config --check nope.yaml", "nope.yaml: No such file or directory; --check takes a readable YAML file"),
         ("config --config nope.yaml", "nope.yaml: No such file or directory; --config takes a readable YAML file"),
-        ("explain -f absent.yaml", "No such file or directory"),
         ("fix", "Missing option"),
         ("fix -f - --check --write", "--check and --write exclude each other"),
         ("fix -f - --require linux/arm64", "error: "),

@@ -233,14 +233,6 @@ async def test_no_setting_comes_from_a_manifest(fix: Fix, tmp_path: Path, argume
     assert (tmp_path / "ran").exists()
 
 
-async def test_what_is_cut_off_is_named_by_its_line(fix: Fix) -> None:
-    """Nothing is printed, though no template need be in what is cut off."""
-    for text, line in (("kind: Pod\nspec: [", 2), ("a: 1\n---\nb: [1", 3)):
-        code, out, err = await fix("-f", "-", "--write", stdin=text)
-        assert (code, out) == (2, "")
-        assert f"-f standard input: it is no YAML of a manifest: line {line}: " in err
-
-
 async def test_a_broken_template_is_named_and_the_rest_is_fixed(fix: Fix) -> None:
     """Tolerations that are no list: no API server would take it."""
     broken = fix.manifest("web").replace("containers:\n", "tolerations: text\n      containers:\n")
