@@ -29,11 +29,15 @@ def doubling(value: str, levels: int) -> str:
         ("a: &a 1\n---\nb: *a", "line 3: found undefined alias"),
         ("[" * 100_000, "line 1: it is nested too deep"),
         ("a0: &a0 []\n" + "".join(f"a{at}: &a{at} [*a{at - 1}]\n" for at in range(1, 250)), "too large|too deep"),
-        ("a: [1", "line 1: "),
-        ("a: \x00", "line 1: "),
+        ("a: 1\nb: [1", "line 2: "),
+        ("kind: ConfigMap\ndata: {a: 1\n\n", "line 2: "),
+        ("a: 1\nb: 'x\n", "line 2: "),
+        ("{{- if .Values.x }}\na: 1\n{{- end }}\n", "line 1: "),
+        ("a: \tb: c", "line 1: "),
+        ("a: 1\nb: \x00", "line 2: "),
     ],
     ids=["merges", "lists", "keys", "keys of merges", "itself", "another's", "deep", "deep by aliases",
-         "no end", "null"],
+         "no end", "no end of a map", "no end of a text", "a chart's template", "a tab", "null"],
 )  # fmt: skip
 def test_what_grows_or_is_no_yaml_is_refused_with_its_line(read: Reader, text: str, says: str) -> None:
     with pytest.raises(InvalidYaml, match=says):

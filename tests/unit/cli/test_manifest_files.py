@@ -53,21 +53,10 @@ def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sources("-") == [("a", "standard input, document 1")]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("---\nkind: Pod\n\n---\na: [", "it is no YAML of a manifest: line 5: "),
-        ("[{a: " * 100_000, "line 1: it is nested too deep"),
-        ("a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(
-            f"{chr(99 + i)}: &{chr(99 + i)} [{', '.join([f'*{chr(98 + i)}'] * 20)}]\n" for i in range(6)
-        ), "line 5: its aliases, written out, are too large"),
-    ],
-    ids=["no end", "deep", "a bomb"],
-)  # fmt: skip
-def test_an_error_names_file_and_document(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_names_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=f"bad.yaml.* {message}"):
+    file.write_text("---\nkind: Pod\n\n---\na: [")
+    with pytest.raises(ConfigError, match=r"bad\.yaml: it is no YAML of a manifest: line 5: "):
         read_manifests([str(file)])
 
 

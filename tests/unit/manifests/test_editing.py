@@ -9,7 +9,7 @@ import yaml
 from extender.kubernetes.documents import Json
 from extender.kubernetes.pod_templates import Path
 from extender.manifests.editing import edit_document
-from extender.manifests.stream import ManifestError, node_of
+from extender.manifests.stream import node_of
 from extender.placement.patch import Operation, diff
 from extender.yaml_values import value_of
 
@@ -259,22 +259,6 @@ def test_several_operations_follow_each_other() -> None:
     second = Operation("add", "/spec/tolerations/1", {"key": "other"})
     made = edit_document("spec:\n  hostNetwork: true\n", [((), ADD), ((), second)])
     assert read_document(made) == {"spec": {"hostNetwork": True, "tolerations": [TOLERATION, {"key": "other"}]}}
-
-
-@pytest.mark.parametrize(
-    ("document", "says"),
-    [
-        ("a: 1\nb: [", "line 7"),
-        ("a: " + "[" * 300 + "]" * 300, "line 6"),
-        ("\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10) if n else 'x'}]" for n in range(9)), "too large"),
-        ("a: \tb: c", "line 6"),
-    ],
-    ids=["no end", "deep", "a bomb", "a tab"],
-)
-def test_what_cannot_be_read_is_refused_with_its_line(document: str, says: str) -> None:
-    """The line is counted from the first of the whole stream."""
-    with pytest.raises(ManifestError, match=says):
-        read_document(document, 6)
 
 
 REMOVALS = {

@@ -2,7 +2,6 @@
 
 import pytest
 
-from extender.bounded_yaml import InvalidYaml, bounded_events
 from extender.manifests.stream import ManifestError, StreamDocument, decode_stream, read_stream
 
 
@@ -59,27 +58,3 @@ def test_an_error_has_its_line_and_column() -> None:
             list(read_stream(text))
     with pytest.raises(ManifestError, match="line 2: it is no text in UTF-8"):
         decode_stream(b"a: 1\nb: \xff\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("a: 1\n---\nb: [1", "line 3: "),
-        ("kind: ConfigMap\ndata: {a: 1\n\n", "line 2: "),
-        ("a: 1\nb: 'x\n", "line 2: "),
-        ("a: 1\n---\nb: &b 1\n---\nc: *b\n", "line 5: found undefined alias"),
-        ("{{- if .Values.x }}\na: 1\n{{- end }}\n", "line 1: "),
-        ("a: 1\nb: \x07\n", "line 2: "),
-        ("[{" * 100_000, "line 1: it is nested too deep"),
-    ],
-    ids=["a list", "a map", "a text", "an alias of another document", "a chart's template", "a bell", "deep"],
-)
-def test_what_is_not_yaml_is_refused_with_its_line(text: str, says: str) -> None:
-    """Whatever its kind, if it has one: nobody knows what the rest of a file would be that is cut off."""
-    with pytest.raises(InvalidYaml, match=says):
-        list(bounded_events(text))
-
-
-@pytest.mark.parametrize("text", ["", "%YAML 1.1\n---\na: 1\n...\n---\nb: !x &b [c]\n", "\ufeffa: 1\n", "---\n---\n"])
-def test_what_is_yaml_is_no_error(text: str) -> None:
-    list(bounded_events(text))
