@@ -24,6 +24,7 @@ from tests.worlds.plan import Applied, Image, Manifest, Mode, Plan
 from tests.worlds.registries import Registries
 from tests.worlds.replicas import Replica
 from tests.worlds.scheduler_election import SchedulerElection
+from tests.worlds.scheduling_queue import priority_of
 from tests.worlds.trace import Trace
 from tests.worlds.truth import CRITICAL, MODE, PREFIX, Contents, annotation, platform_of, references, runs_on
 from tests.worlds.wrongs import Wrongs
@@ -74,6 +75,12 @@ def _node_of(platform: str, zone: str) -> Manifest:
 
 
 _EVERY_NODE = [_node_of(platform, zone) for platform in PLATFORMS for zone in ("one", "two")]
+
+
+def _is_before(pod: Manifest, other: Manifest, node: str) -> bool:
+    """Whether the pod is nominated to the node, and of no lower priority than the other."""
+    is_nominated = not pod["spec"].get("nodeName") and (pod.get("status") or {}).get("nominatedNodeName") == node
+    return is_nominated and pod is not other and priority_of(pod) >= priority_of(other)
 
 
 class Circumstances:
@@ -430,12 +437,16 @@ class Circumstances:
         )
 
     def has_room(self, pod: Manifest, node: Manifest) -> bool:
-        """Whether kube-scheduler's own predicates let the pod onto the node as it is."""
+        """Whether kube-scheduler's own predicates let the pod onto the node as it is.
+
+        Who is nominated to the node counts as there. It stays nominated where an extender leaves it no candidate
+        (kube-scheduler's framework/preemption, Evaluator.Preempt).
+        """
         name = node["metadata"]["name"]
         there = {
             life.uid: life.pod
             for life in self.lives
-            if life.is_there and life.pod["spec"].get("nodeName") == name
+            if life.is_there and (life.pod["spec"].get("nodeName") == name or _is_before(life.pod, pod, name))
             and (life.pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         }  # fmt: skip
         status = filter_node({**pod, "spec": {**pod["spec"], "affinity": {}}}, NodeInfo(node, there))
