@@ -4,8 +4,8 @@ What the answer teaches is recorded here: content, denials and failures. In the 
 the order of credentials and requests.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import structlog
 from async_lru import alru_cache
@@ -23,8 +23,6 @@ from extender.resolver.failures import Failures
 from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Target
 from extender.resolver.persistence import Persistence
 from extender.turns import Turns
-
-T = TypeVar("T", CachedImage, Image)
 
 log = structlog.get_logger()
 
@@ -46,6 +44,27 @@ class Sources(Protocol):
         """Returns what the image is, or why that is not known. Raises nothing for what a registry does."""
 
 
+class Lookup(NamedTuple):
+    """What to look up for a keyring. `ids` are those of its credentials that it has without reading a secret.
+
+    What memory or the store has as fresh for `query` suffices; without one the registry is asked whatever they have.
+    `is_detailed`: it is asked for all details of the image too.
+    """
+
+    target: Target
+    keyring: Keyring
+    ids: tuple[CredentialId, ...]
+    query: ImageQuery | None = None
+    is_detailed: bool = False
+
+
+class LookupResult(NamedTuple):
+    """What a target is for a credential; with all details of the image, if they were asked for."""
+
+    known: CachedImage
+    image: Image | None = None
+
+
 class Question(NamedTuple):
     """What registries are asked: what a target is, for a tenant's pods. `ids` stand for all credentials to try."""
 
@@ -53,6 +72,7 @@ class Question(NamedTuple):
     tenant: str
     access: PullAccess
     ids: tuple[CredentialId, ...]
+    is_detailed: bool
 
 
 class Lookups:
@@ -85,90 +105,48 @@ class Lookups:
         self._random = random
         self._lookup_seconds = lookup_seconds
         self._throttled_until = 0.0
-        self._ask = alru_cache(maxsize=None, ttl=0, key=_key_of)(self._ask_once)
+        self._ask_shared = alru_cache(maxsize=None, ttl=0, key=_key_of)(self._ask_once)
         THROTTLED.set_function(lambda: max(0.0, self._throttled_until - self._clock()))
 
-    async def find(
-        self, query: ImageQuery, target: Target, keyring: Keyring, ids: tuple[CredentialId, ...]
-    ) -> CachedImage | Failure:
-        """What memory or the store has as fresh for the keyring's credentials; else what the registry gives.
+    async def look_up(self, lookup: Lookup) -> LookupResult | Failure:
+        """What a lookup gives: without the pod's secrets where that has worked; with them; with those read anew.
 
-        `ids` are those that the keyring has without reading a secret. None is read if they suffice.
+        Each follows if the one before was a failure that depends on the credential. That all at hand are denied tells
+        nothing if others could not be read; who wants details hears so from here alone. None is read, and no registry
+        is asked, if what is known suffices.
         """
-        read = set(ids)  # of which the store has been asked
-
-        async def ask(question: Question) -> CachedImage | Failure:
-            more = [each for each in question.ids if each not in read]
-            read.update(more)
-            known = await self._recall(query, target, more) if more else None
-            return known or await self._take_turn(question)
-
-        return await self._recall(query, target, ids) or await self._try(ask, target, keyring, ids)
-
-    async def confirm(self, target: Target, keyring: Keyring, ids: tuple[CredentialId, ...]) -> CachedImage | Failure:
-        """What the registry gives, whatever memory and the store have."""
-        return await self._try(self._take_turn, target, keyring, ids)
-
-    async def describe(self, target: Target, keyring: Keyring) -> Image | Failure:
-        """As `confirm`, with all details of the image, which are asked for each time."""
-
-        async def ask(question: Question) -> Image | Failure:
-            async with self._turns.turn(question.tenant, target.reference.domain):
-                if failure := self._failures.get(target, question.ids):
-                    return failure
-                at = self._clock()
-                answer = await self._look(question)
-                learned = self._learn(question, answer, at)
-                if isinstance(learned, Failure):
-                    return learned
-                assert isinstance(answer, SeenImage)  # noqa: S101 - else there is a failure
-                assert answer.image  # noqa: S101 - no digest was given as known
-                return answer.image
-
-        return await self._try(ask, target, keyring, keyring.credential_ids_for(target.reference))
+        if known := await self._recall(lookup, lookup.ids):
+            return LookupResult(known)
+        keyring = lookup.keyring
+        outcome: LookupResult | Failure = DENIED
+        tried: tuple[Credential, ...] | None = None
+        first = self._opened_by(lookup.target, lookup.ids)
+        recalled = set(lookup.ids)
+        if first in shared_ids(self._sources.operator_id):
+            outcome = await self._ask(lookup, tried := (), first, recalled)
+        for refresh in (False, True):
+            if outcome is DENIED or (isinstance(outcome, Failure) and depends_on_credential(outcome)):
+                logins = await keyring.load(lookup.target.reference, refresh=refresh)
+                if logins != tried:
+                    outcome = await self._ask(lookup, tried := logins, first, recalled)
+        if isinstance(outcome, Failure) and depends_on_credential(outcome) and keyring.is_unread():
+            return UNREAD
+        return outcome
 
     async def access_of(self, target: Target, keyring: Keyring) -> PullAccess:
         """What the keyring has for the image: for other questions than what it is."""
         opened_by = self._opened_by(target, keyring.credential_ids_for(target.reference))
         return PullAccess(await keyring.load(target.reference), opened_by)
 
-    async def _try(
-        self,
-        ask: Callable[[Question], Awaitable[T | Failure]],
-        target: Target,
-        keyring: Keyring,
-        ids: tuple[CredentialId, ...],
-    ) -> T | Failure:
-        """The outcome of `ask`: without the pod's secrets where that has worked; with them; with those read anew.
-
-        Each follows if the one before was a failure that depends on the credential. That all at hand are denied tells
-        nothing if others could not be read; who describes an image hears so from here alone.
-        """
-        outcome: T | Failure = DENIED
-        tried: tuple[Credential, ...] | None = None
-        first = self._opened_by(target, ids)
-        if first in shared_ids(self._sources.operator_id):
-            outcome = await ask(self._question(target, keyring.tenant, tried := (), first))
-        for refresh in (False, True):
-            if outcome is DENIED or (isinstance(outcome, Failure) and depends_on_credential(outcome)):
-                logins = await keyring.load(target.reference, refresh=refresh)
-                if logins != tried:
-                    outcome = await ask(self._question(target, keyring.tenant, tried := logins, first))
-        if isinstance(outcome, Failure) and depends_on_credential(outcome) and keyring.is_unread():
-            return UNREAD
-        return outcome
-
-    def _question(self, target: Target, tenant: str, logins: tuple[Credential, ...], first: CredentialId) -> Question:
-        """The question with these logins of the pod's, then the operator's credentials, then none."""
-        ids = (*(login.id for login in logins), *shared_ids(self._sources.operator_id))
-        return Question(target, tenant, PullAccess(logins, first), ids)
-
     def _opened_by(self, target: Target, ids: Iterable[CredentialId]) -> CredentialId:
         """The first of the credentials that has opened the image before; empty if none has."""
         return next((each for each in ids if self._cache.find(target, each)), NO_OPERATOR)
 
-    async def _recall(self, query: ImageQuery, target: Target, ids: Sequence[CredentialId]) -> CachedImage | None:
+    async def _recall(self, lookup: Lookup, ids: Sequence[CredentialId]) -> CachedImage | None:
         """What the cache has as fresh for these credentials, after reading the store's rows for them."""
+        query, target = lookup.query, lookup.target
+        if query is None:
+            return None
         if self._persistence:
             for key, known in await self._persistence.find(target, ids):
                 self._cache.load(key, known)
@@ -178,17 +156,30 @@ class Lookups:
                 return found
         return None
 
-    async def _take_turn(self, question: Question) -> CachedImage | Failure:
-        """Waits for a turn, and asks unless another lookup has answered meanwhile."""
-        started, target = self._clock(), question.target
-        async with self._turns.turn(question.tenant, target.reference.domain):
-            for credential_id in question.ids:
+    async def _ask(
+        self, lookup: Lookup, logins: tuple[Credential, ...], first: CredentialId, recalled: set[CredentialId]
+    ) -> LookupResult | Failure:
+        """The outcome with these logins of the pod's, then the operator's credentials, then none.
+
+        Waits for a turn, and asks unless another lookup has answered meanwhile. `recalled` are the ids for which the
+        store has been read.
+        """
+        target, keyring = lookup.target, lookup.keyring
+        ids = (*(login.id for login in logins), *shared_ids(self._sources.operator_id))
+        if more := [each for each in ids if each not in recalled]:
+            recalled.update(more)
+            if known := await self._recall(lookup, more):
+                return LookupResult(known)
+        started = self._clock()
+        async with self._turns.turn(keyring.tenant, target.reference.domain):
+            for credential_id in () if lookup.is_detailed else ids:
                 known = self._cache.find(target, credential_id)
                 if known and known.confirmed_at >= started:
-                    return known
-            return await self._ask(question)
+                    return LookupResult(known)
+            question = Question(target, keyring.tenant, PullAccess(logins, first), ids, lookup.is_detailed)
+            return await self._ask_shared(question)
 
-    async def _ask_once(self, question: Question) -> CachedImage | Failure:
+    async def _ask_once(self, question: Question) -> LookupResult | Failure:
         """The outcome of one question, which all share that have a turn for it: `alru_cache` wraps this method.
 
         Several keyrings may hold the same logins, and most have none. The failure is recorded here, and so counts once.
@@ -198,7 +189,7 @@ class Lookups:
         if failure := self._failures.get(target, ids):
             return failure
         at = self._clock()
-        answer = await self._look(question, self._cache.known_digests(target, ids))
+        answer = await self._look(question, () if question.is_detailed else self._cache.known_digests(target, ids))
         learned = self._learn(question, answer, at)
         if learned is None:  # the content of the digest has been evicted meanwhile
             answer = await self._look(question)
@@ -227,7 +218,7 @@ class Lookups:
             self._cache.revoke(target, credential_id, self._clock())
         return answer
 
-    def _learn(self, question: Question, answer: SeenImage | Failed, at: float) -> CachedImage | Failure | None:
+    def _learn(self, question: Question, answer: SeenImage | Failed, at: float) -> LookupResult | Failure | None:
         """Records the answer to a question that was asked `at`: what the target is for a credential, or why not.
 
         Returns None for a digest whose content is not known any more.
@@ -245,7 +236,7 @@ class Lookups:
         if known is None:
             return None
         self._failures.remove(target, question.ids)
-        return known
+        return LookupResult(known, answer.image)
 
     def _fail(self, question: Question, failed: Failed) -> Failure:
         failure, target = failed.failure, question.target
@@ -259,4 +250,4 @@ class Lookups:
 
 
 def _key_of(question: Question) -> Hashable:
-    return question.target.repository, question.target.name, question.ids
+    return question.target.repository, question.target.name, question.ids, question.is_detailed

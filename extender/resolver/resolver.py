@@ -6,9 +6,9 @@ when one is due, and has those that are under way.
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -24,11 +24,9 @@ from extender.images.stated import StatedImages, image_of
 from extender.metrics import REGISTRY, gauge
 from extender.resolver.failures import FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
-from extender.resolver.lookups import THROTTLED, Lookups, Sources
+from extender.resolver.lookups import THROTTLED, Lookup, LookupResult, Lookups, Sources
 from extender.resolver.persistence import Persistence
 from extender.turns import NoTurn, Slots, Turns
-
-R = TypeVar("R", CachedImage, Image)
 
 log = structlog.get_logger()
 
@@ -55,28 +53,27 @@ _MOST_LOOKUPS, _MOST_LOOKUPS_EACH = 2_000, 116
 # answers are dear to read makes the others wait longer.
 _AT_ONCE, _EACH, _AT_HOST = 256, 16, 16
 
-_Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repository, tag or digest, keyring, tenant
+_Key = tuple[str, PackedDigest, Hashable, str, bool]  # repository, tag or digest, keyring, tenant, whether detailed
+_Task = asyncio.Task[LookupResult | Failure]
 
 
 class CacheState(msgspec.Struct, frozen=True, gc=False):
-    """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any.
+    """A query's answer from the cache, the metric label of that, and the lookup that is due, if any.
 
     If the answer is what a registry has shown, `known` is its row, and `credential_id` for which credential that is.
-    `ids` stand for the credentials of a lookup that is due.
     """
 
     answer: Answer
     result: str
-    due: Target | None = None
+    due: Lookup | None = None
     known: CachedImage | None = None
     credential_id: CredentialId = NO_OPERATOR
-    ids: tuple[CredentialId, ...] = ()
 
 
 class _UnderWay(NamedTuple):
     """A lookup, and since when it is under way."""
 
-    task: asyncio.Task[Any]
+    task: _Task
     since: float
 
 
@@ -115,7 +112,7 @@ class Resolver:
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, persistence, short_names=short_names, stated=stated)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
-        self._lookup = Lookups(
+        self._lookups = Lookups(
             sources,
             self.cache,
             self._failures,
@@ -126,7 +123,7 @@ class Resolver:
             lookup_seconds=lookup_seconds,
         )
         self._loading: asyncio.Task[None] | None = None
-        self._lookups: dict[_Key, _UnderWay] = {}
+        self._under_way: dict[_Key, _UnderWay] = {}
         self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
         self.is_closed = False
         for state, child in IMAGES.items():
@@ -151,7 +148,7 @@ class Resolver:
             return answers[0]
         state = self._look_up(query, keyring)
         _tally(state)
-        return state.answer or self._overdue(state, keyring)
+        return state.answer or self._overdue(state)
 
     def peek_all(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer]:
         """As `peek` for each query, in order. Cheaper than that many calls of `peek` if all answers are fresh."""
@@ -174,7 +171,7 @@ class Resolver:
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Starts a lookup or joins the one in flight, unless the cached answer is fresh or a failure still holds."""
-        self._start_call(query, self._look_up(query, keyring), keyring)
+        self._start_call(self._look_up(query, keyring))
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -191,7 +188,7 @@ class Resolver:
         states = [self._look_up(query, keyring) for query in queries]
         for state in states:
             _tally(state)
-        calls = [self._start_call(*each, keyring) for each in zip(queries, states, strict=True)]
+        calls = [self._start_call(state) for state in states]
         awaited = [
             call for state, call in zip(states, calls, strict=True) if call and (revalidate or state.answer is None)
         ]
@@ -220,15 +217,20 @@ class Resolver:
         if not isinstance(target, Target):
             _tally(_state_of(target))
             return target if isinstance(target, Failure) else image_of(target)
-        call = self._join("details", target, keyring, partial(self._lookup.describe, target, keyring))
+        ids = keyring.credential_ids_for(target.reference)
+        call = self._join(Lookup(target, keyring, ids, is_detailed=True))
         if call is None:
             return ENDED
         await asyncio.wait([call])
-        return ENDED if call.cancelled() else call.result()
+        outcome = ENDED if call.cancelled() else call.result()
+        if isinstance(outcome, Failure):
+            return outcome
+        assert outcome.image  # noqa: S101 - the details were asked for
+        return outcome.image
 
     async def access_of(self, target: Target, keyring: Keyring) -> PullAccess:
         """What the keyring has for the image: for other questions than what it is. Raises NoTurn."""
-        return await self._lookup.access_of(target, keyring)
+        return await self._lookups.access_of(target, keyring)
 
     def counts(self) -> Mapping[str, int]:
         """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""
@@ -245,11 +247,11 @@ class Resolver:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
         self.is_closed = True
-        lookups = [each.task for each in self._lookups.values()]
+        lookups = [each.task for each in self._under_way.values()]
         for lookup in lookups:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
-        self._lookups.clear()  # of those that had not begun
+        self._under_way.clear()  # of those that had not begun
         if self._persistence:
             await self._persistence.close()
         for each in (THROTTLED, *IMAGES.values()):
@@ -269,10 +271,10 @@ class Resolver:
             if self.cache.is_fresh(known, query, target, credential_id, now):
                 return CacheState(known.content, "hit", None, known, credential_id)
             if now - known.confirmed_at < self.cache.lifetimes.stale_seconds:
-                due = None if self._failures.get(target, ids) else target
-                return CacheState(known.content, "stale", due, known, credential_id, ids)
+                due = None if self._failures.get(target, ids) else Lookup(target, keyring, ids, query)
+                return CacheState(known.content, "stale", due, known, credential_id)
         failure = self._current_failure(target, keyring, ids)
-        return CacheState(failure, "negative") if failure else CacheState(None, "", target, ids=ids)
+        return CacheState(failure, "negative") if failure else CacheState(None, "", Lookup(target, keyring, ids, query))
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
@@ -295,45 +297,33 @@ class Resolver:
             case "failed":
                 return len(self._failures)
             case _:
-                return len(self._lookups)
+                return len(self._under_way)
 
-    def _start_call(
-        self, query: ImageQuery, state: CacheState, keyring: Keyring
-    ) -> asyncio.Task[CachedImage | Failure] | None:
+    def _start_call(self, state: CacheState) -> _Task | None:
         """The task of the lookup that is due, new or in flight; None if none is due or too many are in flight."""
-        target = state.due
-        if target is None:
+        if state.due is None:
             return None
-        if state.answer is None and self._key("answer", target, keyring) in self._lookups:
+        if state.answer is None and _key_of(state.due) in self._under_way:
             LOOKUPS["shared"].inc()
-        return self._join("answer", target, keyring, partial(self._lookup.find, query, target, keyring, state.ids))
+        return self._join(state.due)
 
-    def _join(
-        self, wanted: str, target: Target, keyring: Keyring, look: Callable[[], Awaitable[R | Failure]]
-    ) -> "asyncio.Task[R | Failure] | None":
+    def _join(self, lookup: Lookup) -> _Task | None:
         """The lookup under way that gives the same, or a new one; None if its tenant may have no further one.
 
         It is a task of its own, so that no caller's deadline or end cancels it. It works for all that wait for it, and
         so in the resolver's context. Wait for it with `asyncio.wait`.
         """
-        key = self._key(wanted, target, keyring)
-        if key in self._lookups:
-            return self._lookups[key].task
-        if self.is_closed or not self._slots.take(keyring.tenant):
+        key = _key_of(lookup)
+        if key in self._under_way:
+            return self._under_way[key].task
+        if self.is_closed or not self._slots.take(lookup.keyring.tenant):
             LOOKUPS["refused"].inc()
             return None
-        work = self._measured(key, look)
-        lookup = asyncio.get_running_loop().create_task(work, context=self._context.copy())
-        self._lookups[key] = _UnderWay(lookup, self._clock())
-        return lookup
+        task = asyncio.get_running_loop().create_task(self._measured(key, lookup), context=self._context.copy())
+        self._under_way[key] = _UnderWay(task, self._clock())
+        return task
 
-    @staticmethod
-    def _key(wanted: str, target: Target, keyring: Keyring) -> _Key:
-        return wanted, target.repository, target.name, keyring.identity, keyring.tenant
-
-    def _start_confirmation(
-        self, query: ImageQuery, keyring: Keyring, age_seconds: float
-    ) -> asyncio.Task[CachedImage | Failure] | None:
+    def _start_confirmation(self, query: ImageQuery, keyring: Keyring, age_seconds: float) -> _Task | None:
         """The task that asks the registry for a tag whose answer is older; None if there is nothing to confirm."""
         target = self.cache.references.target_of(query.reference)
         if not isinstance(target, Target) or target.reference.digest:
@@ -343,26 +333,24 @@ class Resolver:
         known = next((row for row in rows if row), None)
         if known is None or self._clock() - known.confirmed_at <= age_seconds:
             return None
-        return self._join("answer", target, keyring, partial(self._lookup.confirm, target, keyring, ids))
+        return self._join(Lookup(target, keyring, ids))
 
-    async def _measured(self, key: _Key, look: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
+    async def _measured(self, key: _Key, lookup: Lookup) -> LookupResult | Failure:
         """The outcome of one lookup, which is measured and counted, and is not under way any more."""
         started = self._clock()
         try:
-            outcome = await look()
+            outcome = await self._lookups.look_up(lookup)
         except NoTurn:
             LOOKUPS["refused"].inc()
             return ENDED
         finally:
-            del self._lookups[key]
-            self._slots.give_back(key[-1])
+            del self._under_way[key]
+            self._slots.give_back(lookup.keyring.tenant)
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
 
-    def _finish(
-        self, query: ImageQuery, state: CacheState, call: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
-    ) -> Answer:
+    def _finish(self, query: ImageQuery, state: CacheState, call: _Task | None, keyring: Keyring) -> Answer:
         """The answer after the wait: the lookup's content, else what the cache has by now, else the lookup's failure.
 
         A lookup that was *denied* has removed its row from the cache.
@@ -370,14 +358,21 @@ class Resolver:
         if call is None:
             return state.answer
         if not call.done() or call.cancelled():
-            return state.answer or self._look_up(query, keyring).answer or self._overdue(state, keyring)
+            return state.answer or self._look_up(query, keyring).answer or self._overdue(state)
         outcome = call.result()
-        return outcome.content if isinstance(outcome, CachedImage) else self._look_up(query, keyring).answer or outcome
+        if isinstance(outcome, LookupResult):
+            return outcome.known.content
+        return self._look_up(query, keyring).answer or outcome
 
-    def _overdue(self, state: CacheState, keyring: Keyring) -> Failure | None:
-        """`OVERDUE` if a lookup for the state's target is under way for too long for nodes that have the image."""
-        lookup = self._lookups.get(self._key("answer", state.due, keyring)) if state.due else None
+    def _overdue(self, state: CacheState) -> Failure | None:
+        """`OVERDUE` if the lookup that is due is under way for too long for nodes that have the image."""
+        lookup = self._under_way.get(_key_of(state.due)) if state.due else None
         return OVERDUE if lookup and self._clock() - lookup.since >= OVERDUE_SECONDS else None
+
+
+def _key_of(lookup: Lookup) -> _Key:
+    target, keyring = lookup.target, lookup.keyring
+    return target.repository, target.name, keyring.identity, keyring.tenant, lookup.is_detailed
 
 
 def _state_of(answer: Content | Failure) -> CacheState:

@@ -40,7 +40,7 @@ _UNDER_WAY = (
     "Listener.tasks",
     "OperatorKeyring._asking",
     "PodEvents._waiting",
-    "Resolver._lookups",
+    "Resolver._under_way",
     "Turns._hosts",
     "Turns._waiting",
     "WorkQueue._dirty",

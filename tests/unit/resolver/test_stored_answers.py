@@ -50,6 +50,7 @@ class FakeStore:
         self.names: dict[tuple[str, PackedDigest, CredentialId], NameRow | None] = {}
         self.batches: list[Batch] = []
         self.reads = 0
+        self.asked_for: list[list[str]] = []
         self.is_closed = False
         self.fault: Exception | None = None
         self.open = asyncio.Event()  # while it is cleared, calls wait
@@ -64,6 +65,7 @@ class FakeStore:
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
         self.reads += 1
+        self.asked_for.append(list(credential_ids))
         await self._visit()
         keys = [(repository, name, credential_id) for credential_id in credential_ids]
         return [self.names[key] for key in keys if key in self.names]
@@ -127,6 +129,39 @@ async def test_a_stored_answer_needs_no_credentials_to_load(world: World, replic
     world.requests.clear()
     assert await ask(replica(), Hanging(TENANT, tenant="shop")) == CONTENT
     assert world.requests == []
+
+
+class Unread(WithLogins):
+    """Logins whose ids are not known before they have been loaded."""
+
+    is_loaded = False
+
+    def own_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return super().own_ids_for(reference) if self.is_loaded else ()
+
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+        self.is_loaded = True
+        return await super().load(reference, refresh=refresh)
+
+
+@pytest.mark.parametrize(
+    ("readers", "keys", "asked_for"),
+    [
+        ({"anonymous"}, PUBLIC, [["anonymous"]]),
+        ({"tenant"}, keyring_of(TENANT), [["tenant", "anonymous"]]),
+        ({"tenant"}, Unread(TENANT), [["anonymous"], ["tenant"]]),
+        (set(), keyring_of(TENANT), [["tenant", "anonymous"]]),
+    ],
+    ids=["public", "known logins", "unread logins", "denied"],
+)
+async def test_a_lookup_reads_the_store_once_for_each_credential(
+    world: World, replica: Replica, store: FakeStore, readers: set[str], keys: Keyring, asked_for: list[list[str]]
+) -> None:
+    """In one call where the ids are known; those of secrets are read only where what is public does not suffice."""
+    world.push(APP, "linux/arm64")
+    world.readers[REPOSITORY] = readers
+    await ask(replica(), keys)
+    assert store.asked_for == asked_for
 
 
 def down(method: str, reference: object) -> Exception:
