@@ -1,11 +1,10 @@
 """JSON as plain values, in which every part may be missing, null, or of another type than the reader expects."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 JsonObject: TypeAlias = "dict[str, Json]"
-T = TypeVar("T")
 
 
 def value_at(document: object, *path: str | int) -> Json:
@@ -33,19 +32,27 @@ def list_at(document: object, *path: str | int) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def reach(document: JsonObject, path: Sequence[str], default: T) -> T:
-    """The value at `path`, which becomes `default` where it is missing or null, as maps around it do.
+def put(document: JsonObject, path: Sequence[str], value: Json) -> JsonObject:
+    """A document with this value at the path, which shares all else with `document`.
 
-    The caller ensures that values already there have the shapes of core/v1.
+    An empty map or list, or null, means nothing: it is left out, with the maps that it leaves empty below the first
+    step. The caller ensures that values already there have the shapes of core/v1.
     """
-    found: dict[str, Any] = document
-    for step in path[:-1]:
-        if found.get(step) is None:
-            found[step] = {}
-        found = found[step]
-    if found.get(path[-1]) is None:
-        found[path[-1]] = default
-    return cast("T", found[path[-1]])
+    return {**document, path[0]: _put(document.get(path[0]), path[1:], value)}
+
+
+def _put(around: Json, path: Sequence[str], value: Json) -> JsonObject:
+    found, step = cast("JsonObject", around or {}), path[0]
+    inner = _put(found.get(step), path[1:], value) if len(path) > 1 else value
+    return without(found, step) if inner in ({}, [], None) else {**found, step: inner}
+
+
+def without(document: JsonObject, *path: str) -> JsonObject:
+    """The document without what is at the path, which shares all else with it."""
+    if len(path) == 1:
+        return {key: value for key, value in document.items() if key != path[0]}
+    inner = document.get(path[0])
+    return {**document, path[0]: without(inner, *path[1:])} if isinstance(inner, dict) else document
 
 
 def copy_of(value: Json) -> Json:

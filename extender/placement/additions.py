@@ -18,22 +18,22 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
     Toleration,
 )
-from extender.kubernetes.documents import Json, JsonObject, reach, value_at
-from extender.placement.annotations import ADDED, PLATFORMS, REASON, SERVICE_KEYS
+from extender.kubernetes.documents import Json, JsonObject, list_at, map_at, put, value_at, without
+from extender.placement.annotations import ADDED, SERVICE_KEYS
 from extender.placement.bounds import RECORD_CHARACTERS, RECORD_ITEMS
 from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
-_ANNOTATIONS = ("metadata", "annotations")
-ADDED_PATH = (*_ANNOTATIONS, ADDED)
-NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
+ANNOTATIONS_PATH = ("metadata", "annotations")
+ADDED_PATH = (*ANNOTATIONS_PATH, ADDED)
+NOTE_PATHS = tuple((*ANNOTATIONS_PATH, key) for key in SERVICE_KEYS if key != ADDED)
 """The paths of the annotations that the service writes for people and policies to read."""
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 TERMS_PATH = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
-_SCHEDULER_NAME = "schedulerName"
+_SCHEDULER_NAME = ("spec", "schedulerName")
 _EXPRESSIONS, _FIELDS = "matchExpressions", "matchFields"
 
 SchedulerBefore: TypeAlias = Literal["missing", "", "default-scheduler"]
@@ -116,51 +116,46 @@ def read_record(text: Json) -> Additions | None:
 
 def take_back(
     document: JsonObject, record: Additions | None, tolerations: Sequence[Toleration], scheduler_name: str
-) -> Additions:
-    """Removes from `document` what `record` names and we could have added. Returns what was removed.
+) -> tuple[JsonObject, Additions]:
+    """The document without what `record` names and we could have added, and what that was.
 
-    `document` holds the touched parts of a pod and is changed in place. Our own annotations are always removed. Of the
-    record's tolerations only those among `tolerations` are removed.
+    `document` holds the touched parts of a pod. Our own annotations are always removed. Of the record's tolerations
+    only those among `tolerations` are removed.
     """
-    annotations = value_at(document, *_ANNOTATIONS)
-    if isinstance(annotations, dict) and [annotations.pop(key) for key in SERVICE_KEYS if key in annotations]:
-        prune(document, _ANNOTATIONS)
+    annotations = map_at(document, *ANNOTATIONS_PATH)
+    if not annotations.keys().isdisjoint(SERVICE_KEYS):
+        others = {key: value for key, value in annotations.items() if key not in SERVICE_KEYS}
+        document = put(document, ANNOTATIONS_PATH, others)
     if record is None:
-        return NOTHING
-    taken = Additions(
-        tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
-        required=_take_back_terms(value_at(document, *TERMS_PATH), record.required),
-        preferred=_remove(document, _PREFERRED, record.preferred),
-        scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
-        is_preferring=record.is_preferring,
-    )
-    for path, items in (
-        (TOLERATIONS_PATH, taken.tolerations),
-        (TERMS_PATH, taken.required),
-        (_PREFERRED, taken.preferred),
-    ):
-        if items:
-            prune(document, path)
-    return taken
+        return document, NOTHING
+    offered = [item for item in record.tolerations if item in tolerations]
+    document, taken_tolerations = _remove(document, TOLERATIONS_PATH, offered)
+    document, taken_terms = _take_back_terms(document, record.required)
+    document, taken_preferred = _remove(document, _PREFERRED, record.preferred)
+    before = record.scheduler_name_was
+    if not scheduler_name or value_at(document, *_SCHEDULER_NAME) != scheduler_name:
+        before = None
+    if before is not None:
+        document = put(document, _SCHEDULER_NAME, None if before == "missing" else before)
+    return document, Additions(taken_tolerations, taken_terms, taken_preferred, before, record.is_preferring)
 
 
-def add(document: JsonObject, additions: Additions, scheduler_name: str = "") -> None:
-    """Writes the additions into `document`, in place. `scheduler_name` is the one that replaces another."""
+def add(document: JsonObject, additions: Additions, scheduler_name: str = "") -> JsonObject:
+    """The document with the additions; `scheduler_name` is the one that replaces another."""
     for path, items in (
         (TOLERATIONS_PATH, additions.tolerations),
         (_PREFERRED, additions.preferred),
     ):
         if items:
-            reach(document, path, list[Json]()).extend(_json(item) for item in items)
-    for added in additions.required:
-        terms = reach(document, TERMS_PATH, list[JsonObject]())
-        if added.whole:
-            terms.append({})
-        term = terms[added.index]
-        present = cast("list[Json] | None", term.get(_EXPRESSIONS))
-        term[_EXPRESSIONS] = [*(present or ()), *map(_json, added.match_expressions)]
-    if additions.scheduler_name_was is not None:
-        cast("JsonObject", document["spec"])[_SCHEDULER_NAME] = scheduler_name
+            document = put(document, path, [*list_at(document, *path), *_json(items)])
+    if additions.required:
+        terms = [*list_at(document, *TERMS_PATH), *({} for added in additions.required if added.whole)]
+        for added in additions.required:
+            term = terms[added.index]
+            present = term.get(_EXPRESSIONS) or ()
+            terms[added.index] = {**term, _EXPRESSIONS: [*present, *_json(added.match_expressions)]}
+        document = put(document, TERMS_PATH, terms)
+    return document if additions.scheduler_name_was is None else put(document, _SCHEDULER_NAME, scheduler_name)
 
 
 def replaced_scheduler(before: str | None, name: str) -> SchedulerBefore | None:
@@ -170,62 +165,33 @@ def replaced_scheduler(before: str | None, name: str) -> SchedulerBefore | None:
     return "missing" if before is None else cast("SchedulerBefore", before)
 
 
-def annotate(document: JsonObject, additions: Additions, reason: str, platforms: str | None = None) -> None:
-    """Writes the record, the reason unless it is empty, and any platforms."""
-    annotations = reach(document, _ANNOTATIONS, dict[str, Json]())
-    if reason:
-        annotations[REASON] = reason
-    if platforms is not None:
-        annotations[PLATFORMS] = platforms
-    annotations[ADDED] = additions.record
+def _json(items: Sequence[Toleration | NodeSelectorRequirement | PreferredSchedulingTerm]) -> list[Json]:
+    return cast("list[Json]", msgspec.json.decode(_ENCODER.encode(items)))
 
 
-def _json(value: Toleration | NodeSelectorRequirement | PreferredSchedulingTerm) -> Json:
-    return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
+def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -> tuple[JsonObject, tuple[_Item, ...]]:
+    """The document without each of `items`, once, in the list at `path`, and those that were in it."""
+    left = [*list_at(document, *path)]
+    removed = tuple(item for item in dict.fromkeys(items) if _remove_last(left, *_json([item])))
+    return put(document, path, left) if removed else document, removed
 
 
-def prune(document: JsonObject, path: Sequence[str]) -> None:
-    """Removes the list or map at `path` if it is empty, and then the maps around it that are: they mean nothing."""
-    for depth in range(len(path) - 1, 0, -1):
-        parent = value_at(document, *path[:depth])
-        if not isinstance(parent, dict) or parent.get(path[depth]):
-            return
-        parent.pop(path[depth], None)
-
-
-def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -> tuple[_Item, ...]:
-    """Removes each of `items` once from the list at `path`. Returns those that were in it."""
-    found = value_at(document, *path)
-    if not isinstance(found, list):
-        return ()
-    several = [item for index, item in enumerate(items) if item not in items[:index]]
-    return tuple(item for item in several if _remove_last(found, _json(item)))
-
-
-def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, name: str) -> SchedulerBefore | None:
-    spec = cast("JsonObject", document["spec"])
-    if before is None or not name or spec.get(_SCHEDULER_NAME) != name:
-        return None
-    if before == "missing":
-        del spec[_SCHEDULER_NAME]
-    else:
-        spec[_SCHEDULER_NAME] = before
-    return before
-
-
-def _take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTerm, ...]:
-    """Undoes the `recorded` additions that `terms` still has exactly as recorded. Returns those it undid.
+def _take_back_terms(document: JsonObject, recorded: Sequence[AddedTerm]) -> tuple[JsonObject, tuple[AddedTerm, ...]]:
+    """Undoes the `recorded` additions that the terms still have exactly as recorded. Returns also those it undid.
 
     A whole term is removed if nothing else was ANDed to it since. Apart from losing the recorded requirements, no
     remaining term matches more nodes than before.
     """
-    if not isinstance(terms, list):
-        return ()
-    taken = [added for added in recorded if added.index < len(terms) and _subtract(terms[added.index], added)]
+    terms, taken = [*list_at(document, *TERMS_PATH)], list[AddedTerm]()
+    for added in recorded:
+        left = _subtract(terms[added.index], added) if added.index < len(terms) else None
+        if left is not None:
+            terms[added.index] = left
+            taken.append(added)
     for added in reversed(taken):
-        if added.whole and _is_bare(terms[added.index]):
+        if added.whole and not any(terms[added.index].values()):
             del terms[added.index]
-    return tuple(taken)
+    return put(document, TERMS_PATH, terms) if taken else document, tuple(taken)
 
 
 def _remove_last(items: list[Json], item: Json) -> bool:
@@ -237,25 +203,14 @@ def _remove_last(items: list[Json], item: Json) -> bool:
     return False
 
 
-def _subtract(term: Json, added: AddedTerm) -> bool:
-    """Removes the requirements if the term has all of them. A term that we did not add must keep another requirement.
+def _subtract(term: Json, added: AddedTerm) -> "JsonObject | None":
+    """The term without the requirements; None if it does not have all of them.
 
-    Returns whether they were removed.
+    None too if nothing else is in a term that we did not add.
     """
-    present = term.get(_EXPRESSIONS) if isinstance(term, dict) else None
-    if not isinstance(term, dict) or not isinstance(present, list):
-        return False
-    left = present.copy()
-    if not all(_remove_last(left, _json(requirement)) for requirement in added.match_expressions):
-        return False
+    left = [*list_at(term, _EXPRESSIONS)]
+    if not isinstance(term, dict) or not all(_remove_last(left, each) for each in _json(added.match_expressions)):
+        return None
     if not (left or added.whole or term.get(_FIELDS)):
-        return False
-    if left:
-        term[_EXPRESSIONS] = left
-    else:
-        del term[_EXPRESSIONS]
-    return True
-
-
-def _is_bare(term: Json) -> bool:
-    return isinstance(term, dict) and not any(term.values())
+        return None
+    return {**term, _EXPRESSIONS: left} if left else without(term, _EXPRESSIONS)

@@ -5,12 +5,11 @@ adds both to pods that are being created or removes them; `ungating` removes the
 """
 
 import enum
-from typing import cast
 
 import msgspec
 
 from extender.images.content import RETRYABLE, Cause
-from extender.kubernetes.documents import Json, JsonObject, value_at
+from extender.kubernetes.documents import Json, JsonObject, list_at, map_at, put, value_at, without
 from extender.placement.annotations import REASON, UNKNOWN, Choice, Overrides
 from extender.placement.facts import Pending, PodImage, Unknown
 from extender.placement.nodes import PREFIX
@@ -113,32 +112,19 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
         return UnknownImages.PASS if choice is UnknownImages.ASSUME and not can_assume else choice
 
 
-def add_gate(document: JsonObject) -> None:
-    """Gives the pod gate and label, in place; changes nothing if it has both. `document` holds the touched parts."""
-    spec, metadata = cast("JsonObject", document["spec"]), document.get("metadata")
-    gates = cast("list[Json] | None", spec.get("schedulingGates"))
+def add_gate(document: JsonObject) -> JsonObject:
+    """The touched parts of a pod with gate and label."""
     if not is_gated(document):
-        spec["schedulingGates"] = [*(gates or ()), {"name": GATE}]
-    if metadata is None:
-        metadata = document["metadata"] = {}
-    metadata = cast("JsonObject", metadata)
-    labels = cast("JsonObject | None", metadata.get("labels"))
-    metadata["labels"] = {**(labels or {}), GATED_LABEL: GATED}
+        document = put(document, GATES_PATH, [*list_at(document, *GATES_PATH), {"name": GATE}])
+    return put(document, LABELS_PATH, {**map_at(document, *LABELS_PATH), GATED_LABEL: GATED})
 
 
-def remove_gate(document: JsonObject) -> None:
-    """Removes gate and label from a pod that has the gate, in place; the gates of others stay."""
+def remove_gate(document: JsonObject) -> JsonObject:
+    """The touched parts of a pod without gate and label, if it has the gate; the gates of others stay."""
     if not is_gated(document):
-        return
-    spec = cast("JsonObject", document["spec"])
-    left = [gate for gate in cast("list[Json]", spec["schedulingGates"]) if not _is_ours(gate)]
-    if left:
-        spec["schedulingGates"] = left
-    else:
-        del spec["schedulingGates"]
-    labels = value_at(document, *LABELS_PATH)
-    if isinstance(labels, dict):
-        labels.pop(GATED_LABEL, None)
+        return document
+    left = [gate for gate in list_at(document, *GATES_PATH) if not _is_ours(gate)]
+    return without(put(document, GATES_PATH, left), *LABELS_PATH, GATED_LABEL)
 
 
 def is_gated(document: JsonObject) -> bool:

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Pod, SchedulingSpec
-from extender.kubernetes.documents import JsonObject, value_at
+from extender.kubernetes.documents import JsonObject, map_at, put, value_at, without
 from extender.placement.additions import (
     ADDED_PATH,
+    ANNOTATIONS_PATH,
     NOTE_PATHS,
     NOTHING,
     TERMS_PATH,
     Additions,
     add,
-    annotate,
     read_record,
     take_back,
 )
@@ -103,7 +103,7 @@ _DECODER = msgspec.json.Decoder()
 
 
 def touched_parts(pod: CreatedPod) -> JsonObject:
-    """The parts of a pod that a patch may change or depends on, as plain JSON that the caller may change."""
+    """The parts of a pod that a patch may change or depends on, as plain JSON."""
     document: JsonObject = {"spec": {name: _DECODER.decode(raw) for name, raw in _raw_parts(pod) if raw}}
     if pod.metadata:
         metadata: JsonObject = {}
@@ -240,27 +240,22 @@ class Mutator:
         before, excess = read_parts(pod, images)
         if excess:
             return _leave(overrides, excess, _ungating(pod))
-        after = touched_parts(pod)
         record = read_record(value_at(before, *ADDED_PATH))
-        taken = take_back(after, record, self._offered, self._settings.scheduler_name)
+        own, taken = take_back(before, record, self._offered, self._settings.scheduler_name)
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(after)
-        plan = self._planner.plan(decided, scheduling_of(after), may_hold=may_hold or is_held)
-        outcome, added = self._outcome_of(plan), plan.additions
-        add(after, added, self._settings.scheduler_name)
-        if plan.reason or plan.platforms is not None or added != NOTHING:
-            annotate(after, added, plan.reason, plan.platforms)
-        if excess := excess_with(added, after):
-            after = touched_parts(pod)
-            take_back(after, record, self._offered, self._settings.scheduler_name)
-            remove_gate(after)
-            return _leave(overrides, excess, _ungating(pod) if observed else diff(before, after))
-        if record == taken == added and _is_noted(before, after):
-            after = touched_parts(pod)  # ours would move behind what others have appended since
+        is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(own)
+        plan = self._planner.plan(decided, scheduling_of(own), may_hold=may_hold or is_held)
+        after = _written(own, plan, self._settings.scheduler_name)
+        if excess := excess_with(plan.additions, after):
+            left = _ungated(before) if observed else remove_gate(own)
+            return _leave(overrides, excess, diff(before, left))
+        if record == taken == plan.additions and _is_noted(before, after):
+            after = before  # ours would move behind what others have appended since
+        outcome = self._outcome_of(plan)
         if outcome is AdmissionOutcome.GATED:
-            add_gate(after)
+            after = add_gate(after)
         elif is_held:
-            remove_gate(after)
+            after = remove_gate(after)
         patch = b"" if outcome is AdmissionOutcome.REFUSED else _encode(diff(before, after))
         if len(patch) > PATCH_BYTES and not observed:
             return _leave(overrides, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])
@@ -272,10 +267,10 @@ class Mutator:
             warnings=(*overrides.problems, *plan.warnings, *self._nowhere(decided)),
             audit_annotations={
                 "verdict": self._summary(decided),
-                **({} if added == NOTHING else {"added": added.record}),
+                **({} if plan.additions == NOTHING else {"added": plan.additions.record}),
             },
         )
-        return _as_observed(mutation, _ungating(pod)) if observed else mutation
+        return _as_observed(mutation, diff(before, _ungated(before))) if observed else mutation
 
     def plan(
         self,
@@ -286,10 +281,10 @@ class Mutator:
         cluster: ClusterNodes = NO_NODES,
     ) -> Plan:
         """What happens to a pod within the bounds, as its author wrote it; arguments as for `mutate`."""
-        document = touched_parts(pod)
-        take_back(document, read_record(value_at(document, *ADDED_PATH)), self._offered, self._settings.scheduler_name)
-        decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        return self._planner.plan(decided, scheduling_of(document))
+        parts = touched_parts(pod)
+        record = read_record(value_at(parts, *ADDED_PATH))
+        own, _ = take_back(parts, record, self._offered, self._settings.scheduler_name)
+        return self._planner.plan(input_of(pod, images, facts, overrides, cluster, self._settings), scheduling_of(own))
 
     def _outcome_of(self, plan: Plan) -> AdmissionOutcome:
         if plan.outcome is Outcome.IMPOSSIBLE and self._settings.impossible is ImpossiblePods.DENY:
@@ -317,6 +312,15 @@ class Mutator:
         if not pod.known:
             return f"runs anywhere on {os}" if (os := system_asked(pod.facts)) else "runs anywhere"
         return f"runs on {self._planner.common(pod.known, pod.cluster).text or 'no platform'}"
+
+
+def _written(document: JsonObject, plan: Plan, scheduler_name: str) -> JsonObject:
+    """The document with what the plan gives the pod."""
+    document = add(document, plan.additions, scheduler_name)
+    notes = {key: value for key, value in plan.annotations.items() if value is not None}
+    if not notes:
+        return document
+    return put(document, ANNOTATIONS_PATH, {**map_at(document, *ANNOTATIONS_PATH), **notes})
 
 
 def _is_noted(before: JsonObject, after: JsonObject) -> bool:
@@ -355,13 +359,12 @@ def _ungating(pod: CreatedPod) -> list[Operation]:
     """
     if not (pod.spec and pod.spec.scheduling_gates) or touched_bytes(pod) > TOUCHED_BYTES:
         return []
-    before, after = touched_parts(pod), touched_parts(pod)
-    if is_gated(after):
-        remove_gate(after)
-        annotations = value_at(after, *ADDED_PATH[:-1])
-        if isinstance(annotations, dict):
-            annotations.pop(REASON, None)
-    return diff(before, after)
+    before = touched_parts(pod)
+    return diff(before, _ungated(before))
+
+
+def _ungated(document: JsonObject) -> JsonObject:
+    return without(remove_gate(document), *ANNOTATIONS_PATH, REASON) if is_gated(document) else document
 
 
 def _leave(overrides: Overrides, excess: str, patch: list[Operation]) -> Mutation:

@@ -26,7 +26,7 @@ from extender.placement.affinity import (
     plan_system,
     right_nodes,
 )
-from extender.placement.annotations import Overrides
+from extender.placement.annotations import ADDED, PLATFORMS, REASON, Overrides
 from extender.placement.facts import (
     ImageFact,
     Pending,
@@ -151,6 +151,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
     platforms: str | None = None
+
+    @property
+    def annotations(self) -> dict[str, str | None]:
+        """What the annotations of the service say of it; None for those that the pod does not get."""
+        is_recorded = self.reason or self.platforms is not None or self.additions != NOTHING
+        return {
+            REASON: self.reason or None,
+            PLATFORMS: self.platforms,
+            ADDED: self.additions.record if is_recorded else None,
+        }
 
 
 class Planner:

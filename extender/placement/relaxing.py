@@ -17,15 +17,14 @@ from extender.kubernetes.core_v1 import (
     CreatedPod,
     NodeSelectorRequirement,
     NodeSelectorTerm,
-    SchedulingSpec,
     Toleration,
 )
-from extender.kubernetes.documents import Json, JsonObject, copy_of, value_at
+from extender.kubernetes.documents import Json, JsonObject, list_at, put, value_at
 from extender.kubernetes.pod_templates import PodTemplate
-from extender.placement.additions import ADDED_PATH, TERMS_PATH, TOLERATIONS_PATH, prune, read_record
+from extender.placement.additions import ADDED_PATH, TERMS_PATH, TOLERATIONS_PATH, read_record
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, is_unresolved
-from extender.placement.mutation import read_parts
+from extender.placement.mutation import read_parts, scheduling_of
 from extender.placement.node_match import (
     NodeDemands,
     demands_in,
@@ -143,8 +142,7 @@ class Relaxer:
         if excess:
             return Relaxation(kept=(f"all: {excess}",))
         demands = _demands(before)
-        after = cast("JsonObject", copy_of(before))
-        constraints, kept = self._take_constraints(after, demands)
+        after, constraints, kept = self._take_constraints(before, demands)
         opened = [target for target in self._targets if may_allow(_demands(after), target)]
         gained = tuple(target for target in opened if not may_allow(demands, target))
         why = ""
@@ -154,10 +152,10 @@ class Relaxer:
             why = "the rest of its requirements allows no other platform"
         if why:
             kept = [*(f"{each}: {why}" for each in constraints), *kept]
-            constraints, gained, after = [], (), cast("JsonObject", copy_of(before))
+            constraints, gained, after = [], (), before
         planned = PodInput(images, facts, overrides, NO_NODES)
         left_out = _OF_DAEMON_SETS if is_daemon_set else "" if is_reached else _NOT_REACHED
-        tolerations, given, stay = self._take_tolerations(after, planned, left_out)
+        after, tolerations, given, stay = self._take_tolerations(after, planned, left_out)
         relaxed = _demands(after)
         return Relaxation(
             operations=tuple(diff(before, after)),
@@ -177,28 +175,27 @@ class Relaxer:
     def _of_term(self, term: NodeSelectorTerm) -> list[NodeSelectorRequirement]:
         return [each for each in term.match_expressions or () if self._restricts(each)]
 
-    def _take_constraints(self, document: JsonObject, demands: NodeDemands) -> tuple[list[str], list[str]]:
-        """Takes out of the document what restricts architectures. Returns that, and what stays for its form."""
+    def _take_constraints(self, document: JsonObject, demands: NodeDemands) -> tuple[JsonObject, list[str], list[str]]:
+        """The document without what restricts architectures, what that is, and what stays for its form."""
         taken, kept = list[str](), list[str]()
-        selector = cast("JsonObject", value_at(document, *_SELECTOR) or {})
         for each in filter(self._restricts, selector_requirements(demands.selector)):
-            taken.append(f"nodeSelector {each.key}={selector.pop(each.key)}")
-            prune(document, _SELECTOR)
+            taken.append(f"nodeSelector {each.key}={demands.selector[each.key]}")
+            document = put(document, (*_SELECTOR, each.key), None)
         terms = demands.terms or ()
         texts = dict.fromkeys(requirement_text(each) for term in terms for each in self._of_term(term))
         affinity = f"node affinity {' or '.join(texts)}"
-        written = cast("list[JsonObject]", value_at(document, *TERMS_PATH))
+        written = list_at(document, *TERMS_PATH)
         if texts and (why := self._why_terms_stay(terms, written)):
             kept.append(f"{affinity}: {why}")
         elif texts:
             taken.append(affinity)
+            left = []
             for term, its_json in zip(terms, written, strict=True):
-                pairs = zip(term.match_expressions or (), cast("list[Json]", its_json[_EXPRESSIONS]), strict=True)
-                its_json[_EXPRESSIONS] = [one for each, one in pairs if not self._restricts(each)]
-            if not any(term[_EXPRESSIONS] for term in written):  # each of which would match no node
-                written.clear()
-            prune(document, TERMS_PATH)
-        return taken, kept
+                pairs = zip(term.match_expressions or (), its_json[_EXPRESSIONS], strict=True)
+                left.append({**its_json, _EXPRESSIONS: [one for each, one in pairs if not self._restricts(each)]})
+            has_requirements = any(term[_EXPRESSIONS] for term in left)  # each without any would match no node
+            document = put(document, TERMS_PATH, cast("Json", left) if has_requirements else None)
+        return document, taken, kept
 
     def _why_terms_stay(self, terms: Sequence[NodeSelectorTerm], written: Sequence[JsonObject]) -> str:
         """Why nothing can be taken out of the terms without a judgement of what their author meant; or nothing."""
@@ -214,30 +211,28 @@ class Relaxer:
 
     def _take_tolerations(
         self, document: JsonObject, pod: PodInput, left_out: str
-    ) -> tuple[list[str], tuple[Toleration, ...], list[str]]:
-        """Takes tolerations of architecture taints out. Returns these, what the webhook gives, and why others stay.
+    ) -> tuple[JsonObject, list[str], tuple[Toleration, ...], list[str]]:
+        """The document without tolerations of architecture taints, these, what the webhook gives, why others stay.
 
         `left_out` says why the webhook gives none; else it is empty.
         """
         own = _demands(document).tolerations
         about = {index: toleration_text(each) for index, each in enumerate(own) if each.key in self._keys}
         offered = [index for index in about if self._is_offered(own[index])]
-        spec = cast("JsonObject", document["spec"])
-        written = cast("list[Json]", spec.get(_TOLERATIONS) or [])
-        without = {**spec, _TOLERATIONS: [one for index, one in enumerate(written) if index not in offered]}
-        given = (
-            () if left_out else self._planner.plan(pod, msgspec.convert(without, SchedulingSpec)).additions.tolerations
-        )
+        written = list_at(document, *TOLERATIONS_PATH)
+        others = [one for index, one in enumerate(written) if index not in offered]
+        without = scheduling_of(put(document, TOLERATIONS_PATH, others))
+        given = () if left_out else self._planner.plan(pod, without).additions.tolerations
         gone = [index for index in offered if any(covers(each, own[index]) for each in given)]
         if gone:
-            spec[_TOLERATIONS] = [one for index, one in enumerate(written) if index not in gone]
-            prune(document, TOLERATIONS_PATH)
+            left = [one for index, one in enumerate(written) if index not in gone]
+            document = put(document, TOLERATIONS_PATH, left)
         kept = [
             f"toleration {text}: {left_out or self._why_it_stays(own[index])}"
             for index, text in about.items()
             if index not in gone
         ]
-        return [f"toleration {about[index]}" for index in gone], given, kept
+        return document, [f"toleration {about[index]}" for index in gone], given, kept
 
     def _is_offered(self, toleration: Toleration) -> bool:
         """Whether pods may get from the webhook what tolerates as much."""
@@ -252,4 +247,4 @@ class Relaxer:
 
 
 def _demands(document: JsonObject) -> NodeDemands:
-    return demands_in(msgspec.convert(document["spec"], SchedulingSpec))
+    return demands_in(scheduling_of(document))

@@ -5,16 +5,14 @@ was added, the API server would refuse the update. So the update gets the values
 changed stays as it is, for the API server to judge. No image is looked up, and no setting counts.
 """
 
-from typing import cast
-
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.kubernetes.documents import Json, JsonObject, pruned, value_at
-from extender.placement.additions import ADDED_PATH, read_record, take_back
+from extender.kubernetes.documents import Json, JsonObject, list_at, map_at, pruned, put, value_at, without
+from extender.placement.additions import ADDED_PATH, ANNOTATIONS_PATH, read_record, take_back
 from extender.placement.annotations import SERVICE_KEYS
 from extender.placement.gate import is_gated
-from extender.placement.mutation import read_parts, touched_parts
+from extender.placement.mutation import read_parts
 from extender.placement.patch import Operation, diff
 
 _TOLERATIONS = "tolerations"
@@ -31,33 +29,25 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
     text, record = value_at(held, *ADDED_PATH), read_record(value_at(held, *ADDED_PATH))
     if excess or held_excess or record is None or value_at(before, *ADDED_PATH) not in (None, text):
         return []
-    own, own_held, after = touched_parts(pod), touched_parts(stored), touched_parts(pod)
     scheduler_name = str(value_at(held, "spec", "schedulerName") or "")
-    there = take_back(own, record, record.tolerations, scheduler_name)
-    added = take_back(own_held, record, record.tolerations, scheduler_name)
-    spec = cast("JsonObject", after["spec"])
+    own, there = take_back(before, record, record.tolerations, scheduler_name)
+    own_held, added = take_back(held, record, record.tolerations, scheduler_name)
+    spec = map_at(before, "spec")
     for part in (_TOLERATIONS, "affinity", "schedulerName"):
         if _own(own, part) == _own(own_held, part):
-            _put(spec, part, value_at(held, "spec", part))
+            value = value_at(held, "spec", part)
+            spec = without(spec, part) if value is None else {**spec, part: value}
         elif part == _TOLERATIONS:  # an author may add some
             lacking = [each for each in added.tolerations if each not in there.tolerations]
-            spec[part] = [*cast("list[Json]", spec.get(part) or []), *msgspec.to_builtins(lacking)]
+            spec = {**spec, part: [*list_at(spec, part), *msgspec.to_builtins(lacking)]}
     if spec == before["spec"] and is_gated(held) and not is_gated(before):
         return []
-    annotations = cast("JsonObject", value_at(held, *ADDED_PATH[:-1]))
+    annotations = map_at(held, *ANNOTATIONS_PATH)
     lost = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
-    metadata = cast("JsonObject", after.setdefault("metadata", {}))
-    metadata["annotations"] = lost | cast("JsonObject", metadata.get("annotations") or {})
-    return diff(before, after)
+    after = put(before, ANNOTATIONS_PATH, lost | map_at(before, *ANNOTATIONS_PATH))
+    return diff(before, {**after, "spec": spec})
 
 
 def _own(document: JsonObject, part: str) -> Json:
     """What the author has written there; None for nothing, however that is written."""
     return pruned(value_at(document, "spec", part)) or None
-
-
-def _put(spec: JsonObject, part: str, value: Json) -> None:
-    if value is None:
-        spec.pop(part, None)
-    else:
-        spec[part] = value

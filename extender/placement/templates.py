@@ -9,12 +9,12 @@ to these is recorded in the template's annotations, so that it goes where the te
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement
-from extender.kubernetes.documents import JsonObject, copy_of, map_at, pruned, value_at
+from extender.kubernetes.documents import JsonObject, map_at, pruned, value_at
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.kubernetes.reported_v1 import WrittenPod
 from extender.kubernetes.type_problems import decode_written
@@ -217,9 +217,8 @@ class Templates:
         (before, excess), (after, stored_excess) = read_parts(changed.pod, ()), read_parts(stored, ())
         if excess or stored_excess:
             return None
-        own, own_stored = cast("JsonObject", copy_of(before)), cast("JsonObject", copy_of(after))
-        present = take_back(own, record, self._offered, "")
-        take_back(own_stored, record, self._offered, "")
+        own, present = take_back(before, record, self._offered, "")
+        own_stored, _ = take_back(after, record, self._offered, "")
         if present == record and value_at(before, *ADDED_PATH) == value_at(after, *ADDED_PATH):
             return ()
         if pruned(own.get(_SPEC)) != pruned(own_stored.get(_SPEC)):

@@ -11,18 +11,18 @@ from typing import cast
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.kubernetes.documents import JsonObject, value_at
+from extender.kubernetes.documents import JsonObject, map_at, value_at
 from extender.kubernetes.meta_v1 import CreatedMeta
 from extender.placement.additions import (
-    ADDED_PATH,
     AFFINITY_PATH,
+    ANNOTATIONS_PATH,
     NOTHING,
     TOLERATIONS_PATH,
     Additions,
     add,
     read_record,
 )
-from extender.placement.annotations import ADDED, PLATFORMS, REASON, Mode, Overrides
+from extender.placement.annotations import ADDED, REASON, Mode, Overrides
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import encode_ungating
 from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
@@ -87,38 +87,25 @@ class UngatingPlanner:
         document, excess = read_parts(pod, images)
         if excess:
             return _leave(pod, excess)
-        annotated = value_at(document, *ADDED_PATH[:-1])
         decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         plan = self._planner.plan(decided, scheduling_of(document), may_hold=True, expired=expired)
         if plan.outcome is Outcome.HOLD:
             return Ungating(Outcome.HOLD, reason=plan.reason)
-        present = annotated if isinstance(annotated, dict) else {}
+        present = map_at(document, *ANNOTATIONS_PATH)
         at_creation = read_record(present.get(ADDED)) or NOTHING
-        added = msgspec.structs.replace(plan.additions, scheduler_name_was=at_creation.scheduler_name_was)
-        add(document, plan.additions)
-        if excess := excess_with(added, document):
+        additions = msgspec.structs.replace(plan.additions, scheduler_name_was=at_creation.scheduler_name_was)
+        after = add(document, plan.additions)
+        if excess := excess_with(additions, after):
             return _leave(pod, excess)
-        annotations = {
-            key: value
-            for key, value in _annotations(added, plan.reason, plan.platforms).items()
-            if value is not None or key in present
-        }
-        return Ungating(plan.outcome, _patch(pod, annotations, _spec(document, added)), plan.reason)
+        notes = msgspec.structs.replace(plan, additions=additions).annotations
+        # of those of an earlier pass that are to go, null
+        annotations: JsonObject = {key: note for key, note in notes.items() if note is not None or key in present}
+        return Ungating(plan.outcome, _patch(pod, annotations, _spec(after, additions)), plan.reason)
 
 
 def _leave(pod: CreatedPod, excess: str) -> Ungating:
     reason = left_text(excess)
     return Ungating(Outcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
-
-
-def _annotations(added: Additions, reason: str, platforms: str | None) -> JsonObject:
-    """The annotations that say what was added and why; null for those of an earlier pass that are to go."""
-    is_recorded = reason or platforms is not None or added != NOTHING
-    return {
-        REASON: reason or None,
-        PLATFORMS: platforms,
-        ADDED: added.record if is_recorded else None,
-    }
 
 
 def _spec(document: JsonObject, added: Additions) -> JsonObject:

@@ -19,7 +19,7 @@ from extender.kubernetes.core_v1 import (
     PodSchedulingGate,
     SchedulingSpec,
 )
-from extender.kubernetes.documents import Json, JsonObject, copy_of, map_at, value_at
+from extender.kubernetes.documents import Json, JsonObject, map_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode, ReportedNodeStatus
 from extender.placement.additions import read_record, take_back
@@ -265,9 +265,8 @@ def cluster_nodes(nodes: Sequence[ReportedNode]) -> ClusterNodes:
 
 def _as_written(document: KubernetesObject) -> JsonObject:
     """The pod without what is recorded as ours."""
-    copied = {key: copy_of(each) for key, each in document.items()}
-    take_back(copied, read_record(value_at(copied, "metadata", "annotations", ADDED)), (), "")
-    return copied
+    own, _ = take_back(document, read_record(value_at(document, "metadata", "annotations", ADDED)), (), "")
+    return own
 
 
 def _kind_of(

@@ -324,8 +324,8 @@ def _as_written(spec: ReportedSpec, annotations: Mapping[str, str] | msgspec.Uns
     if record is None:
         return spec
     document = {"spec": msgspec.json.decode(msgspec.json.encode(spec))}
-    take_back(document, record, (), "")  # a toleration keeps no pod from any node
-    return msgspec.json.decode(msgspec.json.encode(document["spec"]), type=ReportedSpec)
+    own, _ = take_back(document, record, (), "")  # a toleration keeps no pod from any node
+    return msgspec.json.decode(msgspec.json.encode(own["spec"]), type=ReportedSpec)
 
 
 def _of_pods(key: WorkloadKey, live: _Pods) -> Workload:

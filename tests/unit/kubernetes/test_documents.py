@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.kubernetes.documents import Json, JsonObject, copy_of, list_at, map_at, pruned, reach, value_at
+from extender.kubernetes.documents import Json, JsonObject, copy_of, list_at, map_at, pruned, put, value_at, without
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,27 @@ def test_what_is_there_is_the_documents_own() -> None:
     assert document == {"a": {"b": [1, 2], "c": {}}}
 
 
-@pytest.mark.parametrize("document", [{}, {"a": None}, {"a": {}}, {"a": {"b": None}}])
-def test_what_is_missing_is_put_there(document: JsonObject) -> None:
-    for item in (1, 2):
-        reach(document, ("a", "b"), list[int]()).append(item)
-    assert document == {"a": {"b": [1, 2]}}
+@pytest.mark.parametrize("document", [{}, {"a": None}, {"a": {}}, {"a": {"b": None}}, {"a": {"b": {"c": 7}}}])
+def test_what_is_put_into_a_document_leaves_the_document_itself_as_it_was(document: JsonObject) -> None:
+    before = copy_of(document)
+    assert put(document, ("a", "b", "c"), [1]) == {"a": {"b": {"c": [1]}}}
+    assert put({**document, "d": 0}, ("a", "b", "c"), "") == {"a": {"b": {"c": ""}}, "d": 0}
+    assert document == before
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}])
+def test_nothing_put_into_a_document_leaves_no_empty_map_around_it(nothing: Json) -> None:
+    document: JsonObject = {"a": {"b": {"c": [1]}, "d": {}}, "e": {"f": 1}}
+    assert put(document, ("a", "b", "c"), nothing) == {"a": {"d": {}}, "e": {"f": 1}}
+    assert put(document, ("e", "f"), nothing) == {"a": {"b": {"c": [1]}, "d": {}}, "e": {}}
+    assert put({}, ("e", "f"), nothing) == {"e": {}}
+
+
+def test_what_a_document_has_no_longer_is_all_that_changes() -> None:
+    document: JsonObject = {"a": {"b": {"c": [1]}}, "e": None}
+    assert without(document, "a", "b", "c") == {"a": {"b": {}}, "e": None}
+    for path in (("x",), ("e", "f"), ("a", "x", "c"), ("a", "b", "x")):
+        assert without(document, *path) == document
 
 
 def test_a_copy_has_maps_and_lists_of_its_own_and_none_that_are_empty_when_pruned() -> None:

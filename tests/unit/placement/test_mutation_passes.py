@@ -182,5 +182,5 @@ def test_record_meets_affinity_of_any_shape(affinity: Any) -> None:
     record = read_record(after(pod(), MULTI, admission=ALL)["metadata"]["annotations"][ADDED])
     document: JsonObject = {"spec": {"affinity": copy.deepcopy(affinity), "tolerations": "none"}}
     assert record is not None
-    assert take_back(document, record, record.tolerations, "multiarch") == NOTHING
+    assert take_back(document, record, record.tolerations, "multiarch") == (document, NOTHING)
     assert document == {"spec": {"affinity": affinity, "tolerations": "none"}}
