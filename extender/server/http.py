@@ -11,13 +11,14 @@ whose other side is gone.
 
 import asyncio
 import errno
+import functools
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import structlog
@@ -86,38 +87,53 @@ _WHY = {
 }
 
 
+class _Arriving(msgspec.Struct, eq=False):
+    """The phase in which the body of a usual request arrives."""
+
+    post: Post
+    head: bytes
+    missing_bytes: int
+    pieces: list[bytes]  # joined once, as a body may have 80 MB
+
+
+class _HandedOver(msgspec.Struct, eq=False):
+    """The phase in which a request arrives that aiohttp reads.
+
+    `reading` waits for its body. `refusal` is the status to refuse it with; what still arrives is then dropped.
+    """
+
+    reading: asyncio.Timeout | None = None
+    refusal: int = 0
+
+
+# idle: no part of a request has arrived that is not answered. answering: a whole one has no answer yet; answering last:
+# and something has come behind it, or its caller sends nothing more. ending: what still arrives is dropped.
+_Phase = Literal["idle", "answering", "answering last", "ending"] | _Arriving | _HandedOver
+
+
 class Connection(asyncio.Protocol):
     """One connection of a listener."""
 
     def __init__(self, listener: "Listener") -> None:
         """Counts itself as one of the listener's, until `connection_lost`."""
         self.handshake: asyncio.Task[None] | None = None  # while there is no transport
-        self.has_asked = False
         self.pending_bytes = 0
-        self.deadline: asyncio.TimerHandle | None = None  # of the request that is arriving
         self._listener = listener
         self._transport: asyncio.Transport | None = None
-        self._is_answering = False  # whether a whole request has no answer yet
-        self._has_more = False  # whether something came behind it, which is not read
-        self._is_ending = False  # whether what still arrives is dropped
+        self._phase: _Phase = "idle"
         self._is_unread = False  # whether what was written waits to be read
-        self._post: Post | None = None  # of a usual request whose body is arriving
-        self._pieces: list[bytes] = []  # of it, its head first: joined once, as a body may have 80 MB
-        self._missing_bytes = 0
-        self._handler: web.RequestHandler | None = None  # aiohttp's, which answers if there is one
-        self._reading: asyncio.Timeout | None = None  # while it waits for a body
-        self._refusal = 0  # the status to refuse that body with
+        self._handler: web.RequestHandler | None = None  # aiohttp's, once the connection is handed over
         listener.add(self)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing of a request has arrived that has no answer, and every answer is read."""
-        return not (self._is_answering or self._missing_bytes or self.pending_bytes)
+        return not (self.is_answering or isinstance(self._phase, _Arriving) or self.pending_bytes)
 
     @property
     def is_answering(self) -> bool:
         """Whether a whole request has no answer yet, whatever has become of the connection."""
-        return self._is_answering
+        return self._phase in ("answering", "answering last")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes what it is to write to."""
@@ -127,7 +143,8 @@ class Connection(asyncio.Protocol):
         """Counts itself as closed."""
         self._listener.remove(self)
         self._transport = None
-        self._pieces.clear()
+        if isinstance(self._phase, _Arriving):
+            self._phase = "ending"
         if self._handler:
             self._handler.connection_lost(exc)
             self._handler = None
@@ -136,16 +153,19 @@ class Connection(asyncio.Protocol):
         """Ends the connection, after the answer if a whole request has arrived; TLS has no such end."""
         if self._transport is None or self._transport.get_extra_info("ssl_object"):
             return False
-        self._has_more = True  # the answer is the last
-        return self._is_answering or (self._handler is not None and self._reading is None)
+        match self._phase:
+            case "answering" | "answering last":
+                self._phase = "answering last"
+                return True
+            case _HandedOver(reading=asyncio.Timeout()):
+                return False
+        return self._handler is not None
 
     def pause_writing(self) -> None:
         """Counts what is not read yet as kept, with a deadline, and reads nothing more until it is read."""
         if self._transport is None:
             return
-        if self._handler:
-            self._handler.pause_writing()
-        else:
+        if not self._handler:
             self._transport.pause_reading()
         self._is_unread = True
         self._listener.hold_answer(self, self._transport.get_write_buffer_size())
@@ -155,60 +175,50 @@ class Connection(asyncio.Protocol):
         self._is_unread = False
         self._listener.note_answered(self)
         if self._handler:
-            self._handler.resume_writing()
             self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
         elif self._transport:
             self._transport.resume_reading()
-            if self._is_ending:
+            if self._phase == "ending":
                 self._linger()
 
     def data_received(self, data: bytes) -> None:
         """Answers, keeps the data for later, or passes it to aiohttp."""
-        if self._is_answering:
-            self._has_more = True
-        elif self._handler:
-            handler = self._handler
-            if not self._is_ending:
+        match self._phase:
+            case "idle":
+                self._begin_request(data)
+            case _Arriving() as body:
+                self._add_piece(body, data)
+            case "answering":
+                self._phase = "answering last"
+            case _HandedOver(refusal=0):
+                handler = self._handler
                 self._listener.hold(self, len(data))
-            handler.data_received(data)
-        elif self._missing_bytes:
-            self._add_piece(data)
-        elif not self._is_ending:
-            head, path, length = split_request(data) or (b"", "", 0)
-            self._post = self._listener.service.posts.get(path)
-            if self._post is None or length > self._listener.limits.body_bytes or len(data) > len(head) + length:
-                self._hand_over(data)
-                return
-            self._missing_bytes = length
-            if len(data) < len(head) + length:
-                self._listener.await_request(self, BODY_SECONDS)
-            self._pieces.append(head)
-            self._add_piece(data[len(head) :])
+                if handler:
+                    handler.data_received(data)
+            case _HandedOver() | "ending" if self._handler:
+                self._handler.data_received(data)
 
     def refuse(self, status: int) -> None:
         """Ends it with this answer to the request that is arriving; without one where another waits to be read."""
-        self._is_ending = True
         if self._is_unread:
             self.abort()
-        elif self._handler:
-            self._refusal = status
+        elif isinstance(self._phase, _HandedOver):
+            self._phase.refusal = status
             self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
-            if self._reading:
-                self._reading.reschedule(0.0)
+            if self._phase.reading:
+                self._phase.reading.reschedule(0.0)
         else:
-            self._pieces.clear()
-            self._missing_bytes = 0
-            self._is_answering = False
             self._write_last(problem(status, _WHY[status]))
 
     def expire(self) -> None:
         """Ends it, as the request that is arriving is late."""
         REFUSALS["time"].inc()
         self._listener.release(self)
-        if (self._missing_bytes or self._reading) and not (self._is_ending or self._is_unread):
-            self.refuse(_LATE)
-        else:
-            self.abort()
+        match self._phase:
+            case _Arriving() | _HandedOver(reading=asyncio.Timeout(), refusal=0):
+                self.refuse(_LATE)
+            case _:
+                self.abort()
 
     def close(self) -> None:
         """Ends it once what was written is sent, and counts it no longer."""
@@ -226,33 +236,49 @@ class Connection(asyncio.Protocol):
         elif self.handshake:
             self.handshake.cancel()
 
-    def _add_piece(self, data: bytes) -> None:
+    def _begin_request(self, data: bytes) -> None:
+        """Takes the head of a usual request, or hands the connection over."""
+        head, path, length = split_request(data) or (b"", "", 0)
+        post = self._listener.service.posts.get(path)
+        missing_bytes = len(head) + length - len(data)
+        if post is None or length > self._listener.limits.body_bytes or missing_bytes < 0:
+            self._hand_over(data)
+            return
+        piece = data[len(head) :]
+        if missing_bytes:
+            self._listener.await_request(self, BODY_SECONDS)
+            self._phase = body = _Arriving(post, head, length, [])
+            self._add_piece(body, piece)
+        elif self._listener.hold(self, length):
+            self._start_answer(post, piece)
+
+    def _add_piece(self, body: _Arriving, data: bytes) -> None:
         """Keeps a part of a body, and answers once it is whole."""
-        self._missing_bytes -= len(data)
-        self._pieces.append(data)
-        if not self._listener.hold(self, len(data)) or self._missing_bytes > 0:
+        body.missing_bytes -= len(data)
+        body.pieces.append(data)
+        if not self._listener.hold(self, len(data)) or body.missing_bytes > 0:
             return
         del data
-        head, *pieces = self._pieces
-        self._pieces.clear()
-        body = b"".join(pieces)
-        pieces.clear()
-        if self._missing_bytes or self._post is None:  # something came behind it
-            self._missing_bytes = 0
+        whole = b"".join(body.pieces)
+        body.pieces.clear()
+        if body.missing_bytes:  # something came behind it
             self._listener.release(self)
-            self._hand_over(head + body)
+            self._hand_over(body.head + whole)
             return
+        self._start_answer(body.post, whole)
+
+    def _start_answer(self, post: Post, body: bytes) -> None:
         self._arrived()
-        answering = asyncio.get_running_loop().create_task(self._answer(self._post, body))
+        answering = asyncio.get_running_loop().create_task(self._answer(post, body))
         self._listener.tasks.add(answering)
         answering.add_done_callback(self._note_answer)
 
     async def _answer(self, post: Post, body: bytes) -> None:
         """Writes the answer. Requests that come in one turn of the event loop are answered one after the other."""
         answer = await post(body)
-        has_more, is_closing = self._has_more, self._listener.is_closing
-        self._quiet()
-        if has_more:
+        is_last, is_closing = self._phase == "answering last", self._listener.is_closing
+        self._answered("idle")
+        if is_last:
             self._write_last(answer)
             return
         self._write(answer, is_closing=is_closing)
@@ -263,7 +289,7 @@ class Connection(asyncio.Protocol):
         """Ends the connection if there is no answer."""
         self._listener.tasks.discard(answering)
         if answering.cancelled() or answering.exception():
-            self._quiet()
+            self._answered("ending")
             self.abort()
 
     def _write(self, answer: Answer, *, is_closing: bool) -> None:
@@ -278,7 +304,7 @@ class Connection(asyncio.Protocol):
 
     def _write_last(self, answer: Answer) -> None:
         """Answers, drops what still arrives, and ends the connection."""
-        self._is_ending = True
+        self._phase = "ending"
         self._write(answer, is_closing=True)
         if not self._is_unread:
             self._linger()
@@ -290,32 +316,32 @@ class Connection(asyncio.Protocol):
 
     def _arrived(self) -> None:
         """Notes that a request has arrived."""
-        self.has_asked = self._is_answering = True
+        self._phase = "answering"
         self._listener.note_asked(self)
 
-    def _quiet(self) -> None:
-        """Notes that there is no request now."""
-        self._is_answering = self._has_more = False
+    def _answered(self, phase: Literal["idle", "ending"]) -> None:
+        """Notes that a request has its answer, or will have none."""
+        self._phase = phase
         self._listener.note_answered(self)
 
     def _hand_over(self, data: bytes) -> None:
         """Has aiohttp answer from here on."""
         if self._transport is None:
             return
-        self._post = None
-        if not self.deadline:
+        if not self._listener.awaits_request(self):
             self._listener.await_request(self, HEAD_SECONDS)
-        self._handler = _RequestHandler(web.Server(self._handle), self._listener.name)
+        self._phase = phase = _HandedOver()
+        self._handler = _RequestHandler(web.Server(functools.partial(self._handle, phase)), self._listener.name)
         self._handler.connection_made(self._transport)
         self.data_received(data)
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, phase: _HandedOver, request: web.BaseRequest) -> web.StreamResponse:
         """Answers a request that aiohttp has the head of."""
         task = asyncio.current_task()
         assert task is not None, "aiohttp calls this in one"  # noqa: S101
         self._listener.tasks.add(task)
         try:
-            body = await self._read_body(request)
+            body = await self._read_body(phase, request)
             if isinstance(body, Answer):
                 log.warning(
                     "request.rejected", listener=self._listener.name, status=body.status, why=body.text.decode()
@@ -328,11 +354,10 @@ class Connection(asyncio.Protocol):
             return response
         finally:
             self._listener.tasks.discard(task)
-            self._quiet()
-            self._is_ending = True
+            self._answered("ending")
             self._listener.await_request(self, HEAD_SECONDS)  # for aiohttp to end it
 
-    async def _read_body(self, request: web.BaseRequest) -> bytes | Answer:
+    async def _read_body(self, phase: _HandedOver, request: web.BaseRequest) -> bytes | Answer:
         """The body, once it is whole; the answer if it will not be."""
         limit_bytes = self._listener.limits.body_bytes
         too_large = problem(413, f"the body is larger than {limit_bytes} bytes")
@@ -345,8 +370,8 @@ class Connection(asyncio.Protocol):
         pieces: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(None) as self._reading:
-                while not self._refusal and (piece := await request.content.readany()):
+            async with asyncio.timeout(None) as phase.reading:
+                while not phase.refusal and (piece := await request.content.readany()):
                     size += len(piece)
                     if size > limit_bytes:
                         return too_large
@@ -356,8 +381,8 @@ class Connection(asyncio.Protocol):
         except (web.RequestPayloadError, ConnectionError):
             return problem(400, "the body is not what its headers say, or ended early")
         finally:
-            self._reading = None
-        return problem(self._refusal, _WHY[self._refusal]) if self._refusal else b"".join(pieces)
+            phase.reading = None
+        return problem(phase.refusal, _WHY[phase.refusal]) if phase.refusal else b"".join(pieces)
 
 
 class _RequestHandler(web.RequestHandler):
@@ -427,7 +452,8 @@ class Listener:
         self._open: dict[Connection, None] = {}
         self._silent: dict[Connection, None] = {}  # that have never asked, the oldest first
         self._idle: dict[Connection, None] = {}  # that have their answers, the one that has had it longest first
-        self._arriving: dict[Connection, None] = {}  # that have a deadline, the one that began first first
+        # The deadlines of those whose request or whose reading is awaited, the one that began first first.
+        self._awaited: dict[Connection, asyncio.TimerHandle] = {}
         self._is_draining = False
         self._left = asyncio.Event()
 
@@ -484,11 +510,14 @@ class Listener:
 
     def await_request(self, connection: Connection, seconds: float) -> None:
         """Starts the deadline of a head, or of the body behind it."""
-        if connection.deadline:
-            connection.deadline.cancel()
         if connection in self._open:
-            self._arriving[connection] = None
-            connection.deadline = asyncio.get_running_loop().call_later(seconds, self._expire, connection)
+            if connection in self._awaited:
+                self._awaited[connection].cancel()
+            self._awaited[connection] = asyncio.get_running_loop().call_later(seconds, self._expire, connection)
+
+    def awaits_request(self, connection: Connection) -> bool:
+        """Whether a deadline has been started that has not passed."""
+        return connection in self._awaited
 
     def note_asked(self, connection: Connection) -> None:
         """A request has arrived whole."""
@@ -518,7 +547,7 @@ class Listener:
         connection.pending_bytes += size
         self.pending_bytes += size
         while self.pending_bytes > self.limits.pending_bytes:
-            refused = next((each for each in self._arriving if each.pending_bytes), connection)
+            refused = next((each for each in self._awaited if each.pending_bytes), connection)
             REFUSALS["bytes"].inc()
             self._end_wait(refused)
             self.release(refused)
@@ -537,10 +566,9 @@ class Listener:
         connection.expire()
 
     def _end_wait(self, connection: Connection) -> None:
-        self._arriving.pop(connection, None)
-        if connection.deadline:
-            connection.deadline.cancel()
-            connection.deadline = None
+        deadline = self._awaited.pop(connection, None)
+        if deadline:
+            deadline.cancel()
 
     def _has_room(self) -> bool:
         """Whether there may be one more; ends one for it, that which has taken longest to ask.
@@ -604,14 +632,9 @@ class Listener:
         self._is_draining = True
         now = asyncio.get_running_loop().time()
         end = now + self._drain_seconds
-        for are_new_too, until in ((False, min(end, now + LAST_REQUESTS_SECONDS)), (True, end)):
-            for connection in [each for each in self._open if each.is_idle and (each.has_asked or are_new_too)]:
-                connection.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    while self._open:
-                        self._left.clear()
-                        await self._left.wait()
+        have_asked = [each for each in self._open if each not in self._silent]
+        await self._close_idle(have_asked, min(end, now + LAST_REQUESTS_SECONDS))
+        await self._close_idle(self._open, end)
         for connection in [*self._open]:
             connection.abort()
         tasks = list(self.tasks)
@@ -620,6 +643,16 @@ class Listener:
             for task in late:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _close_idle(self, connections: Iterable[Connection], until: float) -> None:
+        """Closes the idle ones of these, and waits until that time for all to end."""
+        for connection in [each for each in connections if each.is_idle]:
+            connection.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while self._open:
+                    self._left.clear()
+                    await self._left.wait()
 
 
 def open_listener(

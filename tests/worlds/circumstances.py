@@ -34,9 +34,8 @@ _LONG_SECONDS = 20.0  # who has waited for so long has asked again and again
 _MISSING_SECONDS = 75.0  # after which what was missing or denied has been asked for again
 _UNDER_WAY = (
     "BodiesUnderWay._bytes",
-    "Connection._pieces",
     "FairQueue._items",
-    "Listener._arriving",
+    "Listener._awaited",
     "Listener.tasks",
     "OperatorKeyring._asking",
     "PodEvents._waiting",
@@ -45,6 +44,7 @@ _UNDER_WAY = (
     "Turns._waiting",
     "WorkQueue._dirty",
     "WorkQueue._processing",
+    "_Arriving.pieces",
     "_Connector._acquired",
 )
 _MOST_TASKS, _MOST_CONNECTIONS = 60, 40
