@@ -11,7 +11,7 @@ from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pul
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import CreatedPod, LocalObjectReference
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
-from extender.kubernetes.reported_v1 import PodStatus, WrittenPod
+from extender.kubernetes.reported_v1 import PodStatus, ReportedPod
 from extender.kubernetes.type_problems import decode_written
 from extender.reports.explanation import Subject
 
@@ -87,7 +87,7 @@ def _subjects_of(manifest: KubernetesObject, namespace: str, *, is_created: bool
         document = {**made, "metadata": {**made["metadata"], "namespace": namespace}}
         raw = msgspec.json.encode(document)
         try:
-            decode_written(raw, WrittenPod)  # a mutation relies on the types that the API server demands
+            decode_written(raw, ReportedPod)  # a mutation relies on the types that the API server demands
             status = msgspec.convert(manifest.get("status"), PodStatus | None) if is_created else None
         except msgspec.ValidationError as exc:
             raise ConfigError(f"{kind} {namespace}/{name} is not as Kubernetes takes it: {exc}") from exc

@@ -8,18 +8,13 @@ from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter
 from extender.cluster.workload_lists import list_objects
 from extender.kubernetes.apps_v1 import LabelSelector
-from extender.kubernetes.meta_v1 import Wire
-from extender.kubernetes.reported_v1 import WrittenMeta
+from extender.kubernetes.meta_v1 import PartialObjectMetadata, Wire
 from extender.placement.webhook_reach import NAME_LABEL, OWN_NAME, CalledFor, WebhookReach
 
 _PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _PODS = "pods"
 # Conditions that pods of a workload meet which is not ignored. Nothing is known of others.
 _MET = frozenset(("not-bound-yet", "no-mirror-of-a-static-pod", "not-ignored"))
-
-
-class _Namespace(Wire, frozen=True):
-    metadata: WrittenMeta = WrittenMeta()
 
 
 class _CallRule(Wire, frozen=True):
@@ -43,7 +38,7 @@ class _Configuration(Wire, frozen=True):
 
 
 _CONFIGURATION = msgspec.json.Decoder(_Configuration)
-_NAMESPACE = msgspec.json.Decoder(_Namespace)
+_NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
 
 
 async def fetch_webhook_reach(client: Getter) -> WebhookReach:

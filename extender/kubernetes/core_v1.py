@@ -9,7 +9,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import CreatedMeta, ObjectMeta, StoredMeta, VersionedMeta, Wire
+from extender.kubernetes.meta_v1 import ObjectMeta, StoredMeta, VersionedMeta, Wire
 
 NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
@@ -124,7 +124,6 @@ class CreatedSpec(PodSpec, frozen=True):
 class CreatedPod(Pod, frozen=True):
     """core/v1 Pod as a mutation reads it, new or held by a gate."""
 
-    metadata: CreatedMeta | None = None
     spec: CreatedSpec | None = None
 
 

@@ -36,23 +36,18 @@ class OwnerReference(Wire, frozen=True):
 
 
 class ObjectMeta(Wire, frozen=True):
-    """metav1.ObjectMeta. `annotations` distinguishes missing (UNSET) from null, so that a patch can restore either."""
+    """metav1.ObjectMeta. Only a stored object has a resource version.
+
+    `annotations` and `labels` distinguish missing (UNSET) from null, so that a patch can restore either.
+    """
 
     name: str | None = None
     generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
     annotations: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+    labels: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
     owner_references: list[OwnerReference] | None = None
-
-
-class CreatedMeta(ObjectMeta, frozen=True):
-    """metav1.ObjectMeta of a pod as a mutation reads it, with the labels as raw JSON; `UNSET` if missing.
-
-    Only a stored pod has a resource version.
-    """
-
-    labels: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     resource_version: str = ""
 
 

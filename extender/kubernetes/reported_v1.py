@@ -17,7 +17,7 @@ from extender.kubernetes.core_v1 import (
     PodSpec,
     Toleration,
 )
-from extender.kubernetes.meta_v1 import ObjectMeta, Wire
+from extender.kubernetes.meta_v1 import Wire
 
 
 class ReportedNodeSpec(NodeSpec, frozen=True):
@@ -105,25 +105,11 @@ class ReportedSpec(PodSpec, frozen=True):
     tolerations: tuple[Toleration, ...] | None = None
 
 
-class WrittenMeta(ObjectMeta, frozen=True):
-    """metav1.ObjectMeta with the labels, which must be texts as the annotations are."""
-
-    labels: dict[str, str] | None = None
-
-
 class ReportedPod(Pod, frozen=True):
-    """core/v1 Pod as reports read it."""
+    """core/v1 Pod as reports read it, and as an API server types it, on which a patch of a manifest relies."""
 
-    metadata: WrittenMeta = WrittenMeta()
-    spec: ReportedSpec = ReportedSpec()
-    status: PodStatus | None = None
-
-
-class WrittenPod(Pod, frozen=True):
-    """core/v1 Pod of a manifest, which no API server has seen: a patch relies on the types that one demands."""
-
-    metadata: WrittenMeta | None = None
     spec: ReportedSpec | None = None
+    status: PodStatus | None = None
 
 
 class ReportedNodeStatus(NodeStatus, frozen=True):

@@ -110,7 +110,7 @@ def touched_parts(pod: CreatedPod) -> JsonObject:
         if pod.metadata.annotations is not msgspec.UNSET:
             metadata["annotations"] = None if pod.metadata.annotations is None else dict(pod.metadata.annotations)
         if pod.metadata.labels is not msgspec.UNSET:
-            metadata["labels"] = _DECODER.decode(pod.metadata.labels)
+            metadata["labels"] = None if pod.metadata.labels is None else dict(pod.metadata.labels)
         document["metadata"] = metadata
     return document
 

@@ -10,7 +10,7 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
-from extender.kubernetes.meta_v1 import CreatedMeta, Wire
+from extender.kubernetes.meta_v1 import Wire
 from extender.placement.annotations import SERVICE_KEYS, Annotations, Overrides
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATED_LABEL
@@ -24,14 +24,13 @@ As objects, whose author chooses what they hold, they take 7 KB at most.
 """
 
 _Part = msgspec.Raw | msgspec.UnsetType
-_OURS = frozenset(SERVICE_KEYS)
+_OURS, _OUR_LABELS = frozenset(SERVICE_KEYS), frozenset((GATED_LABEL,))
 _OTHERS = ""  # the key that stands for all annotations or labels of others
-_OTHER_LABELS = msgspec.Raw(b'{"":""}')
 
 
 class _Metadata(Wire, frozen=True):
     annotations: Annotations
-    labels: _Part
+    labels: Annotations
 
 
 class _Spec(Wire, frozen=True):
@@ -85,7 +84,9 @@ def mutation_key(
     """The key of a pod that has a spec; arguments are as for `Mutator.mutate`."""
     metadata, spec = pod.metadata, pod.spec or CreatedSpec()
     parts = _Parts(
-        _Metadata(_annotations(metadata), _labels(metadata.labels)) if metadata else msgspec.UNSET,
+        _Metadata(_known(metadata.annotations, _OURS), _known(metadata.labels, _OUR_LABELS))
+        if metadata
+        else msgspec.UNSET,
         _Spec(
             spec.priority_class_name or msgspec.UNSET,
             spec.tolerations,
@@ -98,24 +99,11 @@ def mutation_key(
     return MutationKey(_ENCODER.encode(parts), images, tuple(facts), overrides, cluster.platforms, may_hold)
 
 
-def _annotations(metadata: CreatedMeta) -> Annotations:
-    """Those that the service writes, in their order, and one for all others: whether there are any matters."""
-    found = metadata.annotations
+def _known(found: Annotations, ours: frozenset[str]) -> Annotations:
+    """Those of annotations or labels that are ours, in their order, and one for all others: whether any matter."""
     if not found:
         return found
-    if _OURS.isdisjoint(found):  # as of nearly all
+    if ours.isdisjoint(found):  # as of nearly all
         return {_OTHERS: ""}
-    ours = {key: value for key, value in found.items() if key in _OURS}
-    return ours if len(ours) == len(found) else {**ours, _OTHERS: ""}
-
-
-def _labels(raw: _Part) -> _Part:
-    """The labels, or one for all if ours cannot be among them."""
-    if not isinstance(raw, msgspec.Raw):
-        return raw
-    text = bytes(raw)
-    has_only_others = text[:1] == b"{" and b":" in text and b"\\" not in text and _GATED_LABEL not in text
-    return _OTHER_LABELS if has_only_others else raw
-
-
-_GATED_LABEL = GATED_LABEL.encode()
+    kept = {key: value for key, value in found.items() if key in ours}
+    return kept if len(kept) == len(found) else {**kept, _OTHERS: ""}

@@ -16,7 +16,7 @@ import msgspec
 from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement
 from extender.kubernetes.documents import JsonObject, map_at, pruned, value_at
 from extender.kubernetes.pod_templates import PodTemplate
-from extender.kubernetes.reported_v1 import WrittenPod
+from extender.kubernetes.reported_v1 import ReportedPod
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
@@ -123,7 +123,7 @@ class TemplateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_template(raw: bytes) -> CreatedPod:
     """A template's JSON as a pod. Raises msgspec.ValidationError for one that no API server would accept."""
-    decode_written(raw, WrittenPod)  # a mutation relies on the types that the API server demands
+    decode_written(raw, ReportedPod)  # a mutation relies on the types that the API server demands
     return msgspec.json.decode(raw, type=CreatedPod)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.kubernetes.documents import JsonObject, map_at, value_at
-from extender.kubernetes.meta_v1 import CreatedMeta
+from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.placement.additions import (
     AFFINITY_PATH,
     ANNOTATIONS_PATH,
@@ -122,5 +122,5 @@ def _spec(document: JsonObject, added: Additions) -> JsonObject:
 
 def _patch(pod: CreatedPod, annotations: JsonObject, spec: JsonObject) -> bytes:
     """The patch for one pod, as it was read."""
-    metadata = pod.metadata or CreatedMeta()
+    metadata = pod.metadata or ObjectMeta()
     return encode_ungating(metadata.uid, version=metadata.resource_version, annotations=annotations, spec=spec)

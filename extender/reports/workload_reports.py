@@ -15,7 +15,7 @@ from extender.kubernetes.core_v1 import Container, CreatedSpec
 from extender.kubernetes.documents import list_at, map_at, value_at
 from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
-from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec, WrittenPod
+from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec
 from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import read_record, take_back
 from extender.placement.annotations import ADDED
@@ -153,12 +153,12 @@ class WorkloadCollector:
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
             for path, pod in pods:
-                self._add_template(manifest, path, decode_written(msgspec.json.encode(pod), WrittenPod), source)
+                self._add_template(manifest, path, decode_written(msgspec.json.encode(pod), ReportedPod), source)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
         return bool(pods)
 
-    def _add_template(self, manifest: KubernetesObject, path: str, decoded: WrittenPod, source: str) -> None:
+    def _add_template(self, manifest: KubernetesObject, path: str, decoded: ReportedPod, source: str) -> None:
         kind, metadata = str(manifest.get("kind") or ""), map_at(manifest, "metadata")
         owner = _controller(decode_written(msgspec.json.encode(metadata), ObjectMeta).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
@@ -203,20 +203,20 @@ class WorkloadCollector:
         if pod.status and pod.status.phase in FINISHED:
             self.finished += 1
             return
-        metadata = pod.metadata
+        metadata, own_spec = pod.metadata or ObjectMeta(), pod.spec or ReportedSpec()
         owner = _controller(metadata.owner_references)
         is_bare = owner is None or owner.kind == _STATIC
         name = (metadata.name or metadata.generate_name or "") if is_bare or owner is None else owner.name
         key = WorkloadKey(metadata.namespace or "", "Pod" if is_bare or owner is None else owner.kind, name)
         live = self._pods.get(key)
-        spec = self._shared(pod.spec)
+        spec = self._shared(own_spec)
         if live is None:
             annotations = metadata.annotations if isinstance(metadata.annotations, dict) else {}
             live = self._pods[key] = _Pods(0, spec, annotations, metadata.labels or {}, dict.fromkeys(uses_of(spec)))
         live.number += 1
         if spec is not live.spec:
             live.uses.update(dict.fromkeys(uses_of(spec)))
-        if pod.status and (platform := self._nodes.get(pod.spec.node_name or "")):
+        if pod.status and (platform := self._nodes.get(own_spec.node_name or "")):
             images = ((use.name, use.image) for use in uses_of(spec) if use.image.role is not Role.VOLUME)
             example = metadata.name or ""
             live.add_running({each: RunningPods(1, example) for each in containers_of(images, pod.status, platform)})
