@@ -77,7 +77,9 @@ class WorkloadJudge:
     def judge(self, workload: Workload, answers: Iterable[Answer]) -> JudgedWorkload:
         """The workload with its facts; `answers` are those for its images, in order."""
         runtime = self._policy.runtime_classes.get(workload.spec.runtime_class_name or "")
-        images = [msgspec.structs.replace(image, runtime=runtime) if runtime else image for image in workload.images]
+        images = list(workload.images)
+        if runtime:
+            images = [msgspec.structs.replace(image, runtime=runtime, has_handler=False) for image in images]
         demands = _demands_of_pods(workload, demands_in(workload.spec))
         namespace = self._namespaces.get(workload.key.namespace)
         overrides = read_overrides(workload.annotations, namespace, self._policy.overrides)

@@ -284,7 +284,7 @@ def _with_used_mounts(container: ReportedContainer) -> ReportedContainer:
 
 
 def uses_of(spec: ReportedSpec | CreatedSpec) -> Iterator[ImageUse]:
-    """Each use of an image by a pod of this spec, in pod order."""
+    """Each use of an image by a pod of this spec, in pod order, as if nothing were known of its RuntimeClass."""
     initial = [
         (each, "sidecar" if each.restart_policy == "Always" else "init container")
         for each in spec.init_containers or ()
@@ -295,13 +295,17 @@ def uses_of(spec: ReportedSpec | CreatedSpec) -> Iterator[ImageUse]:
         yield _use(container, "ephemeral container", spec)
     for volume in spec.volumes or ():
         if volume.image and volume.image.reference:
-            image = PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "")
+            image = _image(volume.image.reference, Role.VOLUME, volume.image.pull_policy, spec)
             yield ImageUse(image=image, used_as="image volume", name=volume.name)
 
 
 def _use(container: Container, used_as: str, spec: ReportedSpec | CreatedSpec) -> ImageUse:
-    image = PodImage(container.image or "", role_of(container, spec.volumes), container.image_pull_policy or "")
+    image = _image(container.image, role_of(container, spec.volumes), container.image_pull_policy, spec)
     return ImageUse(image=image, used_as=used_as, name=container.name)
+
+
+def _image(reference: str | None, role: Role, pull_policy: str | None, spec: ReportedSpec | CreatedSpec) -> PodImage:
+    return PodImage(reference or "", role, pull_policy or "", has_handler=bool(spec.runtime_class_name))
 
 
 def _with_injected(workload: Workload, live: _Pods) -> Workload:

@@ -41,7 +41,10 @@ _IMAGES = (
     "linux/amd64 linux/arm64 windows/amd64", "linux/amd64 linux/s390x", "linux/amd64/v3", "linux/amd64/v2 linux/arm64",
     "linux/arm/v6", "linux/arm/v7 linux/amd64", "linux/arm64 windows/amd64",
 )  # fmt: skip
-_ODD_IMAGES = ("linux/amd64 linux/amd64/v3", "linux/arm64/v9 linux/amd64", "linux/amd64 linux/arm/v8")
+_ODD_IMAGES = (
+    "linux/amd64 linux/amd64/v3", "linux/arm64/v9 linux/amd64", "linux/amd64 linux/arm/v8", "wasi/wasm",
+    "wasi/wasm linux/amd64",
+)  # fmt: skip
 _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (ARCH, ("amd64", "arm64", "s390x")), (ARCH, ("amd64", "arm64")), (OS, ("linux", "windows")),
     (BETA_ARCH, ("amd64", "arm64")), (BETA_OS, ("linux",)), ("zone", ("a", "b")),

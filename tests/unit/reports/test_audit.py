@@ -8,7 +8,7 @@ import pytest
 
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Platform, parse_platform
+from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.apps_v1 import LabelSelector
 from extender.kubernetes.core_v1 import NodeMeta, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
@@ -27,7 +27,8 @@ from extender.reports.audit_findings import (
     wanted_newer,
     with_newer,
 )
-from extender.reports.audit_report import Audit, FindingRule, NewerTag
+from extender.reports.audit_report import Audit, FindingRule, NewerTag, RunAnswer
+from extender.reports.running_containers import fault_of
 from extender.reports.workload_reports import WorkloadCollector
 from tests import builders
 from tests.builders import decoded, expression, index, with_terms
@@ -39,6 +40,7 @@ ANSWERS: dict[str, Answer] = {
     "amd": Content(Kind.MANIFEST, frozenset((AMD,)), states_platforms=False),
     "arm": Content(Kind.MANIFEST, frozenset((ARM,)), states_platforms=False),
     "multi": index("linux/amd64", "linux/arm64"),
+    "wasm": index("wasi/wasm"),
     "gone": Failure(Cause.MISSING, "the registry has no such image"),
 }
 ADMISSION = AdmissionSettings(
@@ -353,6 +355,26 @@ def test_newer_tags_are_wanted_for_what_blocks_most_first() -> None:
 def test_whose_image_it_is(reference: str, own: Sequence[str], owner: str) -> None:
     [image] = audit(given(deployment("a", reference), own=own)).images
     assert image.owner == owner
+
+
+def test_a_runtime_class_of_which_nothing_is_said_may_run_web_assembly() -> None:
+    """Then nothing is known of it, as the scheduler verbs have it, and a container that runs has no fault."""
+    [plain, handled] = audit(
+        given(deployment("a", "wasm:1"), deployment("b", "wasm:1", runtimeClassName="slight"))
+    ).workloads
+    assert {each.answer for each in plain.platforms} == {RunAnswer.NO}
+    assert {each.answer for each in handled.platforms} == {RunAnswer.UNKNOWN}
+    status = {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]}
+    collector = WorkloadCollector({"n": AMD})
+    for name, runtime_class in (("plain", None), ("handled", "slight")):
+        document = builders.pod(metadata={"name": name}, nodeName="n", runtimeClassName=runtime_class)
+        collector.add_pod(msgspec.json.encode({**document, "status": status}))
+    faults = {
+        str(each): [fault_of(running, ANSWERS["wasm"], None, Compatibility()) for running in each.running]
+        for each in collector.workloads()
+    }
+    assert faults["Pod/handled"] == [None]
+    assert faults["Pod/plain"] != [None]
 
 
 def test_what_is_ignored_is_listed_and_not_judged() -> None:
