@@ -38,7 +38,7 @@ from extender.placement.nodes import ARCHITECTURE, LABELS, NO_NODES
 from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Planner, PodInput
 from extender.placement.policy import Policy
-from extender.placement.reasons import constraints_of, refusal_text
+from extender.placement.reasons import refusal_of
 from extender.placement.templates import TemplateAnswer, TemplateQuestion, Templates, unknown_images
 from extender.placement.tolerations import covers, toleration_text
 from extender.placement.webhook_reach import WebhookReach
@@ -147,7 +147,7 @@ class Relaxer:
         gained = tuple(target for target in opened if not may_allow(demands, target))
         why = ""
         if any(fit(facts, target, self._compatibility) is not Fit.YES for target in opened):
-            why = refusal_text(constraints_of(images, facts))
+            why = refusal_of(images, facts)
         elif not gained:
             why = "the rest of its requirements allows no other platform"
         if why:

@@ -153,6 +153,13 @@ def test_a_toleration_goes_only_where_the_webhook_gives_it_again() -> None:
     assert found.kept == (f"toleration {ARCH}=arm64:NoSchedule: a DaemonSet's pods get no toleration from the webhook",)
 
 
+def test_no_platform_of_another_system_opens_to_a_pod_whose_images_run_on_any() -> None:
+    """Its kubelets would refuse the pod, which says for which system it is."""
+    found = relax(Anywhere("windows"), os={"name": "windows"}, nodeSelector={ARCH: "amd64"})
+    assert (found.operations, found.gained) == ((), ())
+    assert found.kept == (f"nodeSelector {ARCH}=amd64: image app-0:1 is in a pod for windows (spec.os.name)",)
+
+
 def test_what_the_webhook_recorded_is_its_own_to_take_back() -> None:
     spec = {"containers": [{"image": "app:1"}], "nodeSelector": {ARCH: "amd64"}}
     pod = created({"metadata": {"annotations": {ADDED: "{}"}}, "spec": spec})
