@@ -26,7 +26,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy, is_exempt
-from extender.placement.reasons import NAME_CHARACTERS, constraints_of, refusal_text, shorten
+from extender.placement.reasons import NAME_CHARACTERS, constraints_of, refusal_text, shorten, system_text
 from extender.resolver.pod_resolver import PodQuestion
 
 log = structlog.get_logger()
@@ -109,7 +109,7 @@ class DaemonPods:
             for each in constraints_of(question.images, facts)
             if not runs_on(each.platforms, platform, self._policy.compatibility)
         ]
-        refusal = refusal_text(wrong)
+        refusal = refusal_text(wrong) or system_text(question.images, facts)
         if self._guard:
             nodes = self._cluster_nodes()
             mutation = self._guard.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=True)

@@ -402,6 +402,16 @@ async def test_a_guarded_daemon_pod_is_never_refused_and_reported_as_what_was_do
     assert (bool(response["patch"]), grown) == (is_held, [is_held, not is_held])
 
 
+async def test_a_daemon_pod_of_another_system_than_its_node_is_reported_with_its_reason(world: World) -> None:
+    """Its image is data that runs anywhere, as its program is in a volume; its kubelet would refuse it."""
+    caller = await world.serve(nodes=view_of(*NODES))
+    created = daemon_pod(world, "b", "amd:1")
+    created["spec"]["containers"][0] |= {"command": ["/t/run"], "volumeMounts": [{"name": "t", "mountPath": "/t"}]}
+    created["spec"] |= {"os": {"name": "windows"}, "volumes": [{"name": "t", "emptyDir": {}}]}
+    [verdict] = (await caller.review(created))["auditAnnotations"].values()
+    assert verdict.endswith("is in a pod for windows (spec.os.name)")
+
+
 async def test_a_guarded_daemon_pod_is_held_whose_node_has_only_now_joined(world: World) -> None:
     """The controller may see a node before the service does."""
     view = view_of(*NODES)
