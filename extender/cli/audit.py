@@ -51,8 +51,6 @@ from extender.service.resolving import cache_url_of
 
 
 class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to audit, and what to ask of it."""
-
     namespace: str
     manifests: manifest_files.Manifests | None
     images: str

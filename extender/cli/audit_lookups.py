@@ -19,7 +19,7 @@ from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.placement.facts import PodImage
 from extender.reports.audit_findings import ImageEvidence, RunningEvidence
 from extender.reports.audit_report import NewerTag
-from extender.reports.running_containers import other_name
+from extender.reports.running_containers import RunningContainer, other_name
 from extender.reports.workload_reports import Workload
 from extender.resolver.image_cache import ImageQuery, Target
 from extender.resolver.pod_resolver import PodResolver
@@ -53,7 +53,6 @@ class ImageLookups:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
         return self._stopped.is_set()
 
     def count(self, workloads: Sequence[Workload]) -> int:
@@ -74,29 +73,30 @@ class ImageLookups:
         One that its registry names by the same digest is not asked for again.
         """
         running = [
-            (workload, container, pods, self._found.get(_key(container.image, workload)))
+            (workload, container, pods, self._reported_image(workload, container))
             for workload in workloads
             for container, pods in workload.running.items()
         ]
-        reported = {
-            (workload.key, container): PodImage(name)
-            for workload, container, _, named in running
-            if (name := other_name(container, *((named.answer, named.digest) if named else (None, ""))))
-        }
-        await self._look_up_all(
-            self._wanted(
-                (reported[workload.key, container], workload)
-                for workload, container, _, _ in running
-                if (workload.key, container) in reported
+        await self._look_up_all(self._wanted((image, workload) for workload, _, _, image in running if image))
+        return [
+            RunningEvidence(
+                workload,
+                container,
+                pods,
+                named=self._evidence(container.image, workload).answer,
+                reported=self._evidence(image, workload).answer if image else None,
             )
-        )
-        found: list[RunningEvidence] = []
-        for workload, container, pods, named in running:
-            image = reported.get((workload.key, container))
-            then = self._found.get(_key(image, workload)) if image else None
-            answers = (each.answer if each else None for each in (named, then))
-            found.append(RunningEvidence(workload, container, pods, *answers))
-        return found
+            for workload, container, pods, image in running
+        ]
+
+    def _reported_image(self, workload: Workload, container: RunningContainer) -> PodImage | None:
+        """What the runtime reports, if it is to be looked up besides."""
+        named = self._evidence(container.image, workload)
+        name = other_name(container, named.answer, named.digest)
+        return PodImage(name) if name else None
+
+    def _evidence(self, image: PodImage, workload: Workload) -> ImageEvidence:
+        return self._found.get(_key(image, workload), ImageEvidence(None))
 
     async def _look_up_all(self, wanted: Mapping[tuple[object, ...], tuple[PodImage, Workload]]) -> None:
         async def one(key: tuple[object, ...]) -> None:
@@ -151,9 +151,8 @@ class ImageLookups:
         namespace = workload.key.namespace
         pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
         overrides = self._pod_resolver.overrides_of(pod, namespace)
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring.of(
-            OPERATOR
-        )  # all lookups are the caller's own
+        question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+        return question.keyring.of(OPERATOR)  # all lookups are the caller's own
 
     async def _first_newer(
         self,

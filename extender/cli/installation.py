@@ -139,7 +139,6 @@ def selector_text(selector: Json) -> str:
 
 
 def webhooks_of(configuration: KubernetesObject) -> list[KubernetesObject]:
-    """The webhooks of a MutatingWebhookConfiguration."""
     return [each for each in list_at(configuration, "webhooks") if isinstance(each, dict)]
 
 

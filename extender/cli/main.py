@@ -80,7 +80,6 @@ def _paragraphs(text: str) -> str:
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
     is_plugin = Path(sys.argv[0]).name == PLUGIN  # which has no completion: kubectl asks another program for that
     name = "kubectl multiarch" if is_plugin else PROGRAM
     if sys.stdout is None:

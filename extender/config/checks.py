@@ -67,14 +67,12 @@ def _gate_problems(config: Config) -> Iterator[str]:
 def _object_problems(config: Config) -> Iterator[str]:
     """Names of objects of the API server's, which become parts of a path."""
     admission = config.admission
-    named = {
-        "admission.gate.lease": (admission.gate.lease,),
-        "admission.gate.policy": (admission.gate.policy,) if admission.gate.policy else (),
-    }
-    for path, names in named.items():
-        for name in names:
-            if not _OBJECT.fullmatch(name):
-                yield f"{path}: {name!r} is no name of an object; write one like multiarch-webhook"
+    named = {"admission.gate.lease": admission.gate.lease}
+    if admission.gate.policy:
+        named["admission.gate.policy"] = admission.gate.policy
+    for path, name in named.items():
+        if not _OBJECT.fullmatch(name):
+            yield f"{path}: {name!r} is no name of an object; write one like multiarch-webhook"
 
 
 def name_problems(config: Config) -> Iterator[str]:

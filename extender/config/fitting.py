@@ -86,7 +86,6 @@ def is_section(kind: inspect.Type) -> bool:
 
 
 def is_text(kind: inspect.Type | None) -> bool:
-    """Whether a value of this kind is one text."""
     texts = inspect.StrType | inspect.EnumType | inspect.LiteralType
     return kind is not None and all(isinstance(each, texts) for each in members_of(kind))
 

@@ -274,7 +274,6 @@ class Config(Section, frozen=True):
 
     @property
     def has_cluster(self) -> bool:
-        """Whether there is a cluster."""
         return self.cluster != "none"
 
 

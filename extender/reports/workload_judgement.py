@@ -96,7 +96,6 @@ class WorkloadJudge:
         )
 
     def audited(self, judged: JudgedWorkload, targets: Sequence[Platform]) -> AuditedWorkload:
-        """What is reported of the workload."""
         workload = judged.workload
         return AuditedWorkload(
             namespace=workload.key.namespace,

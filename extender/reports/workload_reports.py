@@ -112,7 +112,6 @@ class _Pods(msgspec.Struct):
     running: dict[RunningContainer, RunningPods] = {}
 
     def add_running(self, found: Mapping[RunningContainer, RunningPods]) -> None:
-        """Adds containers of more pods."""
         for container, pods in found.items():
             known = self.running.setdefault(container, RunningPods(0, pods.example))
             known.number += pods.number
