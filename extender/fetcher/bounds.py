@@ -10,6 +10,7 @@ import resource
 import signal
 import threading
 import time
+from asyncio import sslproto
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ OVER_MEMORY = 70
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.05
 _NICE = 5
+_TLS_BYTES = 64 << 10
 _STACK_BYTES = 256 << 10  # of a thread; the kernel counts stacks whole in RLIMIT_DATA
 # Besides what is resident: stacks of threads, and what the allocator has mapped and not used.
 _MAPPED_BYTES = 192 << 20
@@ -35,6 +37,14 @@ def end_with(parent: int) -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before
         os._exit(1)
+
+
+def bound_tls() -> None:
+    """Bounds what TLS reads at once, for which each connection of this process keeps room.
+
+    asyncio has 256 KB, which are 64 MB for as many connections as there may be, and no public way to set it.
+    """
+    sslproto.SSLProtocol.max_size = _TLS_BYTES
 
 
 def stay_within(most_bytes: int, is_asked: threading.Event) -> None:

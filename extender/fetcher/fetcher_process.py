@@ -9,7 +9,6 @@ import contextlib
 import os
 import socket
 import threading
-from asyncio import sslproto
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -20,7 +19,7 @@ import structlog
 from extender.background import background_problem
 from extender.credentials.keyring import NO_OPERATOR
 from extender.errors import ConfigError, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.bounds import end_too_large, end_with, kill_session, stay_within
+from extender.fetcher.bounds import bound_tls, end_too_large, end_with, kill_session, stay_within
 from extender.fetcher.messages import (
     Channel,
     Look,
@@ -45,7 +44,6 @@ log = structlog.get_logger()
 
 # One for each lookup that the service has under way; a name server that hangs holds a thread for four seconds.
 _THREADS = 320
-_TLS_BYTES = 64 << 10  # that a connection's TLS reads at once, and keeps room for; asyncio has 256 KB
 
 
 def run(descriptor: int, parent: int) -> NoReturn:
@@ -63,7 +61,7 @@ async def _serve(end: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS))
     loop.set_exception_handler(_end_without_memory)
-    sslproto.SSLProtocol.max_size = _TLS_BYTES
+    bound_tls()
     async with contextlib.AsyncExitStack() as stack:
         server = _Server(stack)
         server.channel = await Channel.over(end, server.receive, lambda: _end(0))

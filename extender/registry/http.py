@@ -365,12 +365,16 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
 
 
 class _Connector(aiohttp.TCPConnector):
-    """aiohttp's, with connections that limit what they receive."""
+    """aiohttp's, with connections that limit what they receive.
+
+    aiohttp has no public way to give a connection a class: `_factory` makes each. Its own limits are for one line and
+    one head, and not for how many come.
+    """
 
     def __init__(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(**parameters)
         connect: Callable[..., ResponseHandler] = CappedConnection
-        self._factory = functools.partial(connect, self._loop, BodiesUnderWay())
+        self._factory = functools.partial(connect, asyncio.get_running_loop(), BodiesUnderWay())
 
 
 class _GuardedResolver(AbstractResolver):
