@@ -18,9 +18,8 @@ from yarl import URL
 
 from extender.durations import parse_seconds
 from extender.errors import ConfigError, naming
-from extender.registry.endpoint import CAPABILITIES, Capability
+from extender.registry.endpoint import CAPABILITIES, Capability, MirrorRule, Place, Routes
 from extender.registry.endpoint_tls import CertificateReader
-from extender.registry.routes import MirrorRule, Place, Routes
 from extender.regular_files import read_file
 
 _MOST_BYTES = 256 << 10  # of a file: ten thousand hosts take a second to read

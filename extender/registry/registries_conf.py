@@ -17,10 +17,9 @@ import msgspec
 
 from extender.errors import ConfigError, InvalidReference, RegistryUnavailable, naming
 from extender.images.reference import is_domain, parse_reference, split_name
-from extender.registry.endpoint import upstream_root
+from extender.registry.endpoint import ImageKind, MirrorRule, Place, Routes, upstream_root
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.hosts_toml import host_of_folder, registry_folders
-from extender.registry.routes import ImageKind, MirrorRule, Place, Routes
 from extender.regular_files import read_file
 
 MOST_BYTES = 1 << 20

@@ -20,10 +20,10 @@ from yarl import URL
 from extender.bounded_yaml import InvalidYaml
 from extender.errors import ConfigError, naming
 from extender.images.reference import HUB, HUB_HOST, host_of_registry
+from extender.registry.endpoint import MirrorRule, Place, Routes
 from extender.registry.endpoint_tls import CertificateReader, Certificates
 from extender.registry.go_rewrites import read_rewrites
 from extender.registry.hosts_toml import read_root
-from extender.registry.routes import MirrorRule, Place, Routes
 from extender.yaml_values import FALSE, TRUE, PlainText, read_texts
 
 MOST_BYTES = 256 << 10

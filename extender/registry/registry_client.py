@@ -27,12 +27,11 @@ from extender.lenient_json import InvalidJson, LenientDecoder
 from extender.machine import Machine
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
-from extender.registry.endpoint import Capability, Endpoint, EndpointSource
+from extender.registry.endpoint import Capability, Endpoint, EndpointSource, Routes
 from extender.registry.http import Response, is_about_request, read_refusal, throttled
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody
 from extender.registry.quota import Quotas
 from extender.registry.rests import Rests
-from extender.registry.routes import Routes
 
 _NO_HEAD = frozenset({405, 501})
 _ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}

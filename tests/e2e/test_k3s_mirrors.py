@@ -17,12 +17,11 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryError
 from extender.images.reference import parse_reference
 from extender.machine import THIS_MACHINE
-from extender.registry.endpoint import EndpointSource
+from extender.registry.endpoint import EndpointSource, MirrorRule
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registries_yaml import read_registries_yaml
 from extender.registry.registry_client import RegistryClient
-from extender.registry.routes import MirrorRule
 from testbed.eventually import eventually
 from testbed.nodes.configuration import encode_toml
 from testbed.nodes.node import RealNode

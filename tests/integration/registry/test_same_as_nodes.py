@@ -12,8 +12,8 @@ import pytest
 
 from extender.errors import AddressRefused, ConfigError
 from extender.images.reference import ImageReference, parse_reference
+from extender.registry.endpoint import Routes
 from extender.registry.registries_conf import read_registries_conf
-from extender.registry.routes import Routes
 from testbed.binaries import CONTAINERS_IMAGE, find_built
 
 DIGEST = f"sha256:{'d' * 64}"

@@ -10,12 +10,12 @@ from yarl import URL
 
 from extender.errors import AddressRefused, ConfigError
 from extender.images.reference import ImageReference, parse_reference
+from extender.registry.endpoint import Routes
 from extender.registry.endpoint_tls import CertificateReader
 from extender.registry.go_rewrites import read_rewrites, rewritten
 from extender.registry.mirror_files import MirrorFiles
 from extender.registry.registries_conf import read_registries_conf
 from extender.registry.registries_yaml import NodeRegistries, read_registries_yaml
-from extender.registry.routes import Routes
 from extender.watched_files import RELOADS, FileSetting
 
 
