@@ -1,6 +1,7 @@
 """What `explain` is to explain: pods and workloads that its arguments name, of a cluster or of manifests."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -10,10 +11,12 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pull_secrets, kind_named
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import CreatedPod, LocalObjectReference
+from extender.kubernetes.documents import list_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import PodStatus, ReportedPod
 from extender.kubernetes.type_problems import decode_written
 from extender.reports.explanation import Subject
+from extender.service.endpoints import PENDING_LIMIT_SECONDS
 
 
 class ExplainTarget(msgspec.Struct, frozen=True):
@@ -98,9 +101,19 @@ def _subjects_of(manifest: KubernetesObject, namespace: str, *, is_created: bool
             document=document,
             pod=msgspec.json.decode(raw, type=CreatedPod),
             is_created=is_created,
+            has_waited=is_created and has_waited(manifest, datetime.now(UTC)),
             node_name=node_of(manifest),
             status=status,
         )
+
+
+def has_waited(pod: KubernetesObject, now: datetime) -> bool:
+    """Whether kube-scheduler has had the pod for longer than images may be pending; it has none that a gate holds."""
+    try:
+        created = datetime.fromisoformat(str(value_at(pod, "metadata", "creationTimestamp")))
+        return not list_at(pod, "spec", "schedulingGates") and (now - created).total_seconds() > PENDING_LIMIT_SECONDS
+    except (ValueError, TypeError):
+        return False
 
 
 async def _with_pull_secrets(subject: Subject, client: ClusterClient) -> Subject:

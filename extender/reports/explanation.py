@@ -155,7 +155,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """What is explained: an object of `kind`, and the pod that it is or makes, as JSON and decoded.
 
     `is_created`: the pod has been stored by an API server, on the node of that name if it has one; `status` is its.
-    `defaults` are the annotations of its namespace, where they are known from manifests.
+    `has_waited`: kube-scheduler has had it for so long that no image of it is pending any more. `defaults` are the
+    annotations of its namespace, where they are known from manifests.
     """
 
     kind: str
@@ -164,6 +165,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     document: KubernetesObject
     pod: CreatedPod
     is_created: bool = False
+    has_waited: bool = False
     node_name: str = ""
     status: PodStatus | None = None
     defaults: Mapping[str, str] | None = None
@@ -196,11 +198,17 @@ def explain(
     would have it, if there is one (`is_reviewed`). `cluster` has the nodes if there are more than these.
     """
     pod, images = subject.pod, tuple(evidence)
-    facts = facts_of(images, [each.answer for each in evidence.values()], may_be_pending=True)
+    answers = [each.answer for each in evidence.values()]
+    facts = facts_of(images, answers, may_be_pending=not subject.has_waited)
     known = dict(zip(images, facts, strict=True))
     decision = Decision(images, facts, policy, overrides)
     mutation = mutator.skip(pod, overrides) or mutator.mutate(
-        pod, images, facts, overrides, cluster or cluster_nodes(nodes), may_hold=True
+        pod,
+        images,
+        facts_of(images, answers, may_be_pending=True),
+        overrides,
+        cluster or cluster_nodes(nodes),
+        may_hold=True,
     )
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}

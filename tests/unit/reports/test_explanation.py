@@ -40,6 +40,7 @@ def told(
     policy: Policy = POLICY,
     admission: AdmissionSettings | None = None,
     is_created: bool = True,
+    has_waited: bool = False,
     kind: str = "Pod",
 ) -> Explanation:
     pod = created(document)
@@ -48,7 +49,8 @@ def told(
         Evidence(answer=answer, digest="sha256:" + "a" * 64, credential="anonymous", age_seconds=3.14159, is_fresh=True)
         for answer in answers
     ]
-    subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=pod, is_created=is_created)
+    subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=pod, is_created=is_created,
+                      has_waited=has_waited)  # fmt: skip
     found = dict(zip(images_of(pod), evidence, strict=True))
     return explain(subject, found, overrides, policy, Mutator(policy, admission or settings()), nodes)
 
@@ -138,6 +140,16 @@ def test_a_pending_image_has_the_words_of_the_retry() -> None:
     assert {each.verdict for each in said.nodes} == {Verdict.RETRY}
     assert {each.words for each in said.nodes} == {said.retry}
     assert said.retry.startswith("image app-0:1 is not known yet (missing: ")
+
+
+def test_an_image_that_a_pod_has_waited_for_is_unknown() -> None:
+    """As kube-scheduler is told from then on; the webhook, which would see the pod anew, holds it as before."""
+    missing, gate = Failure(Cause.MISSING, "its registry has no such tag"), GateSettings(unknown=UnknownImages.GATE)
+    soon, late = (told(pod(), missing, admission=AdmissionSettings(gate=gate), is_created=False, has_waited=waited)
+                  for waited in (False, True))  # fmt: skip
+    assert ({each.verdict for each in late.nodes}, late.retry) == ({Verdict.PASSED}, "")
+    assert (soon.images[0].state, late.images[0].state, late.images[0].cause) == ("pending", "unknown", "missing")
+    assert late.webhook == soon.webhook
 
 
 def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
