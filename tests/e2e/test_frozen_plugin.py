@@ -101,10 +101,10 @@ async def test_images_are_inspected(plugin: Path, registry: EmbeddedRegistry) ->
 async def test_a_cluster_is_audited(
     plugin: Path, registry: EmbeddedRegistry, api: ApiClient, control_plane: LocalCluster
 ) -> None:
-    """By a kubeconfig: the library for it is loaded late, by name."""
+    """By a kubeconfig, as a page: the libraries for both are loaded late, by name."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     await api.create(pod("old", f"{registry.host}/team/old:1"))
-    arguments = ["audit", "-n", "default", "--kubeconfig", os.fspath(control_plane.kubeconfig), "-o", "json"]
+    arguments = ["audit", "-n", "default", "--kubeconfig", os.fspath(control_plane.kubeconfig), "-o", "html"]
     code, output, errors = await run(plugin, registry, *arguments, "--require", "linux/arm64")
     assert code == 1, errors
     assert f"{registry.host}/team/old:1" in output
