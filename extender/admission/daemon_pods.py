@@ -133,8 +133,7 @@ class DaemonPods:
         self, pod: CreatedPod, namespace: str, node: NodeName, platform: Platform, refusal: str, *, is_held: bool
     ) -> None:
         MISPLACED[_HELD if is_held else _REPORTED].inc()
-        owners = (pod.metadata and pod.metadata.owner_references) or ()
-        owner = next((each for each in owners if each.controller), OwnerReference())
+        owner = (pod.metadata and pod.metadata.controller) or OwnerReference()
         log.warning(
             "daemon_pod.misplaced",
             namespace=namespace,

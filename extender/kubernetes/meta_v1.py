@@ -50,6 +50,11 @@ class ObjectMeta(Wire, frozen=True):
     owner_references: list[OwnerReference] | None = None
     resource_version: str = ""
 
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that manages the object; None for one that no controller has made."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
 
 class StoredMeta(Wire, frozen=True):
     """metav1.ObjectMeta of an object that the API server stores; the time is in RFC 3339."""

@@ -24,7 +24,7 @@ def point_of(pod: Pod, namespace: str) -> float | None:
     """
     metadata = pod.metadata
     name = (metadata and metadata.name) or ""
-    owner = next((each for each in (metadata and metadata.owner_references) or () if each.controller), None)
+    owner = metadata.controller if metadata else None
     annotations = (metadata and metadata.annotations) or {}
     if owner and owner.name:
         ordinal = annotations.get(_COMPLETION_INDEX) or name.removeprefix(f"{owner.name}-")

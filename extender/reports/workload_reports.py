@@ -13,7 +13,7 @@ from extender.errors import ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Container, CreatedSpec
 from extender.kubernetes.documents import list_at, map_at, value_at
-from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
+from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.kubernetes.pod_templates import KubernetesObject, is_given, pods_of
 from extender.kubernetes.reported_v1 import ReportedContainer, ReportedPod, ReportedSpec
 from extender.kubernetes.type_problems import decode_written
@@ -159,7 +159,7 @@ class WorkloadCollector:
 
     def _add_template(self, manifest: KubernetesObject, path: str, decoded: ReportedPod, source: str) -> None:
         kind, metadata = str(manifest.get("kind") or ""), map_at(manifest, "metadata")
-        owner = _controller(decode_written(msgspec.json.encode(metadata), ObjectMeta).owner_references)
+        owner = decode_written(msgspec.json.encode(metadata), ObjectMeta).controller
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
         key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {path}" if path else name)
         if owner:
@@ -203,7 +203,7 @@ class WorkloadCollector:
             self.finished += 1
             return
         metadata, own_spec = pod.metadata or ObjectMeta(), pod.spec or ReportedSpec()
-        owner = _controller(metadata.owner_references)
+        owner = metadata.controller
         is_bare = owner is None or owner.kind == _STATIC
         name = (metadata.name or metadata.generate_name or "") if is_bare or owner is None else owner.name
         key = WorkloadKey(metadata.namespace or "", "Pod" if is_bare or owner is None else owner.kind, name)
@@ -343,10 +343,6 @@ def _of_pods(key: WorkloadKey, live: _Pods) -> Workload:
         memory_bytes=requested(live.spec, "memory"),
         running=live.running,
     )
-
-
-def _controller(owners: list[OwnerReference] | None) -> OwnerReference | None:
-    return next((owner for owner in owners or () if owner.controller), None)
 
 
 def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
