@@ -51,7 +51,7 @@ _CHECK_SECONDS, _IDLE_SECONDS = 1.0, 4.0
 _ABLE_SECONDS = 5.0  # for how long such a check counts
 _REMOVAL_SECONDS = 5.0  # that a removal takes at most while the API server makes removals
 # For which a pod past its limit is left to the worker or the replica that would remove its gate with what is known.
-_PATIENCE_SECONDS = 10.0
+_GRACE_SECONDS = 10.0
 _LAST_LOOKUP_SECONDS = 2.0  # for a pod past its limit whose images this replica has not looked up yet
 _DEFECT_SECONDS = 30.0  # before another try after a mistake of ours
 _REFUSED_SECONDS = 5.0  # before another look at a pod whose namespace has spent its share of waits
@@ -85,8 +85,8 @@ OLDEST = gauge(
 _POD = msgspec.json.Decoder(CreatedPod)
 
 _REASONS = {400: "forbidden", 403: "forbidden", 404: "gone", 409: "conflict", 422: "invalid"}
-# What the API server says of a patch that a policy or a webhook of the cluster refuses. Both choose the status of that,
-# and 403 is also for a right that we lack.
+# The API server's words for a patch that a policy or a webhook of the cluster refuses. These choose the status, and 403
+# is also for a right that we lack.
 _REFUSALS = ("denied request", "denied the request")
 
 
@@ -159,8 +159,8 @@ class GateController:
     def is_able(self) -> bool:
         """Whether this replica would remove a gate now.
 
-        It works and sees the held pods, and the last removals have succeeded, or none was due. A watch that was deaf
-        has to bring something first.
+        Its workers run, it sees the held pods, and the last removals have succeeded, or none was due. A watch that
+        missed a pod has to bring something first.
         """
         sees = self.watch.is_seen and not (self._pods.were_late and not self.watch.is_live)
         return self._works and sees and self._clock() < self._able_until
@@ -213,7 +213,7 @@ class GateController:
         now = self._clock()
         for pod in self._pods:
             is_left_to_others = pod in self._queue or not is_responsible
-            limit = pod.expires_at + (_PATIENCE_SECONDS if is_left_to_others else 0.0)
+            limit = pod.expires_at + (_GRACE_SECONDS if is_left_to_others else 0.0)
             if limit <= now and pod not in self._limits:
                 self._limits.add(pod)
         self._able_until = -math.inf if any(self._is_stuck(pod) for pod in self._pods) else now + _ABLE_SECONDS
@@ -254,7 +254,7 @@ class GateController:
             self._queue.add_after(pod, min(seconds, left_seconds))
 
     async def _find_unlabelled(self) -> None:
-        """Takes in pods that have the gate and not its label, so that the watch does not show them."""
+        """Adds pods that have the gate and not its label, which the watch does not show."""
         while True:
             await self._searches.wait()
             with outlive_defects("gate.failed"):
@@ -264,7 +264,7 @@ class GateController:
     async def _search(self) -> None:
         try:
             async for document in unlabelled_pods(self._client):
-                self._pods.take_in(decode_stored_pod(document), document)
+                self._pods.update(decode_stored_pod(document), document)
         except ClusterError as exc:
             log.info("gate.search_failed", why=str(exc))
 
@@ -334,7 +334,7 @@ class GateController:
                 raise
             await self._remove_gate_alone(held, version, exc)
         else:
-            self._done(held, ungating.outcome, ungating.reason)
+            self._note_removed(held, ungating.outcome, ungating.reason)
 
     def _answers(self, held: HeldPod, question: PodQuestion) -> list[Answer] | None:
         """What lookups have found of the pod's images; None before one has ended, for which the pod then waits.
@@ -357,14 +357,14 @@ class GateController:
         seen = decode_stored_pod(document)
         if seen.metadata.uid != held.reference.uid or not is_held(seen):
             self._pods.forget(held)
-            self._pods.take_in(seen, document)
+            self._pods.update(seen, document)
             return b""
         if held in self._pods:
-            self._pods.keep(held, seen, document)
+            self._pods.store(held, seen, document)
         return document
 
     async def _remove_gate_alone(self, held: HeldPod, version: str, refusal: ClusterRefused) -> None:
-        """Takes the gate alone off a pod whose patch is refused, unless the pod has changed since that version."""
+        """Removes the gate alone of a pod whose patch is refused, unless the pod has changed since that version."""
         REMOVALS[_outcome_of(refusal)].inc()
         if not await self._read(held):
             return
@@ -376,7 +376,7 @@ class GateController:
         await self._remove_alone(held, BARE, why)
 
     async def _enforce_limits(self) -> None:
-        """Takes the gate alone off pods that are past their limit, as no worker has removed it with what is known."""
+        """Removes the gate alone of pods past their limit: no worker has removed it with what is known."""
         while True:
             pod = await self._limits.get()
             with outlive_defects("gate.failed", pod=pod.key):
@@ -396,13 +396,13 @@ class GateController:
     async def _remove_alone(self, held: HeldPod, outcome: str, why: str) -> None:
         patch = encode_ungating(held.reference.uid)
         await patch_pod(self._client, held.namespace, held.reference.name, patch)
-        self._done(held, outcome, why)
+        self._note_removed(held, outcome, why)
 
     def _begin_removal(self, held: HeldPod) -> None:
         if held.removing_since is None:
             held.removing_since = self._clock()
 
-    def _done(self, held: HeldPod, outcome: str, reason: str) -> None:
+    def _note_removed(self, held: HeldPod, outcome: str, reason: str) -> None:
         self._removed_at = self._clock()
         self._pods.forget(held)
         REMOVALS[outcome].inc()
@@ -413,8 +413,8 @@ class GateController:
                               "Normal" if is_known else "Warning")  # fmt: skip
 
     def _report_held(self, held: HeldPod, reason: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
-        if reason != held.said and held.events < _MOST_EVENTS:
-            held.said = reason
+        if reason != held.last_event and held.events < _MOST_EVENTS:
+            held.last_event = reason
             held.events += 1
             self._events.record(held.reference, "WaitingForImagePlatforms", f"held: {reason}", kind)
 

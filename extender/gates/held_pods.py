@@ -25,9 +25,9 @@ _LATE_SECONDS = 30.0  # of age: a pod that a list shows then, and no watch befor
 class HeldPod(msgspec.Struct, eq=False):
     """A gated pod: since when it is held, and until when at most. `key` is that by which the watch names it.
 
-    `document` is empty if it must be read again; `said` is the text of the last event about it. `removing_since` is
-    when the first request was sent that is to remove its gate; None if none is due. `is_refused`: the API server
-    understood the last request that failed, and is against it.
+    `document` is empty if it must be read again. `last_event` is the text of the last event about the pod.
+    `removing_since` is when the first request was sent that is to remove its gate; None if none is due. `is_refused`:
+    the API server understood the last request that failed, and is against it.
     """
 
     key: str
@@ -39,7 +39,7 @@ class HeldPod(msgspec.Struct, eq=False):
     is_refused: bool = False
     removing_since: float | None = None
     failures: int = 0
-    said: str = ""
+    last_event: str = ""
     events: int = 0
 
     @property
@@ -90,10 +90,10 @@ class HeldPods:
         return self._pods.get(pod.key) is pod
 
     def upsert(self, document: msgspec.Raw) -> None:
-        """Takes in the state of a pod. Raises ClusterError if it is no pod."""
-        seen = decode_stored_pod(document)
-        self.were_late |= self._is_synced and seen.key not in self._pods and self._age_seconds(seen) > _LATE_SECONDS
-        self.take_in(seen, document)
+        """Adds or updates a pod. Raises ClusterError if it is none."""
+        stored = decode_stored_pod(document)
+        self.were_late |= self._is_synced and stored.key not in self._pods and self._age_seconds(stored) > _LATE_SECONDS
+        self.update(stored, document)
 
     def delete(self, key: str) -> None:
         """Forgets the pod: it is gone, or nothing of ours holds it any more."""
@@ -114,24 +114,24 @@ class HeldPods:
             self.drop_document(pod)
             self._on_gone(pod)
 
-    def take_in(self, seen: StoredPod, document: bytes | msgspec.Raw) -> None:
-        """Takes in the state of a pod, which `document` has whole."""
-        pod = self._pods.get(seen.key)
-        if pod and (pod.reference.uid != seen.metadata.uid or not is_held(seen)):
+    def update(self, stored: StoredPod, document: bytes | msgspec.Raw) -> None:
+        """Adds or updates a pod, of which `document` has everything; forgets it if our gate holds it no more."""
+        pod = self._pods.get(stored.key)
+        if pod and (pod.reference.uid != stored.metadata.uid or not is_held(stored)):
             self.forget(pod)
             pod = None
-        if not is_held(seen) or (pod and pod.version == seen.metadata.resource_version):
+        if not is_held(stored) or (pod and pod.version == stored.metadata.resource_version):
             return
         if pod is None:
-            pod = self._pods[seen.key] = self._new_pod(seen)
-        self.keep(pod, seen, document)
+            pod = self._pods[stored.key] = self._new_pod(stored)
+        self.store(pod, stored, document)
         self._on_change(pod)
 
-    def keep(self, pod: HeldPod, seen: StoredPod, document: bytes | msgspec.Raw) -> None:
-        """Notes the pod's version and keeps its document, unless the namespace has spent its share."""
+    def store(self, pod: HeldPod, stored: StoredPod, document: bytes | msgspec.Raw) -> None:
+        """Keeps the pod's version, and its document unless the namespace has spent its share."""
         self.drop_document(pod)
-        pod.version = seen.metadata.resource_version
-        if is_held_by_others(seen):
+        pod.version = stored.metadata.resource_version
+        if is_held_by_others(stored):
             pod.expires_at = math.inf
         elif pod.expires_at == math.inf:
             pod.expires_at = self._expiry(pod.since)
@@ -140,31 +140,31 @@ class HeldPods:
             pod.document = kept
 
     def drop_document(self, pod: HeldPod) -> None:
-        """Has the pod read again when a worker has it next."""
+        """Drops the pod's document: the next worker that has the pod reads it again."""
         if pod.document:
             self._documents.give_back(pod.namespace, len(pod.document))
         pod.document = b""
 
     def oldest_seconds(self) -> float:
-        """For how long the pod has been held that has been so for longest; 0 if there is none."""
+        """How long the oldest held pod has been held; 0 if there is none."""
         now = self._clock()
         return now - min((pod.since for pod in self), default=now)
 
-    def _new_pod(self, seen: StoredPod) -> HeldPod:
-        since = self._clock() - self._age_seconds(seen)
-        reference = PodReference(seen.metadata.namespace, seen.metadata.name, seen.metadata.uid)
-        return HeldPod(seen.key, reference, since, self._expiry(since))
+    def _new_pod(self, stored: StoredPod) -> HeldPod:
+        since = self._clock() - self._age_seconds(stored)
+        reference = PodReference(stored.metadata.namespace, stored.metadata.name, stored.metadata.uid)
+        return HeldPod(stored.key, reference, since, self._expiry(since))
 
-    def _age_seconds(self, seen: StoredPod) -> float:
-        """For how long a pod has been there that is seen for the first time.
+    def _age_seconds(self, stored: StoredPod) -> float:
+        """The age of a pod that is seen for the first time.
 
-        Goes by its creation where it may be older than our watch, else it is new: clocks may differ.
+        It counts from the creation where the pod may be older than our watch. Else the pod is new, as clocks differ.
         """
-        created_at = math.inf if self._is_live() else _seconds_of(seen.metadata.creation_timestamp)
+        created_at = math.inf if self._is_live() else _seconds_of(stored.metadata.creation_timestamp)
         return max(0.0, self._wall_clock() - created_at)
 
     def _expiry(self, since: float) -> float:
-        """When the gate of a pod goes in any case that is held since then, and by our gate alone since now."""
+        """When the limit of a pod is over that is held since then, and by our gate alone since now."""
         return max(since + self._limit_seconds, self._clock() + min(NEW_SECONDS, self._limit_seconds))
 
 

@@ -18,9 +18,10 @@ from extender.turns import Slots
 
 _FIRST_WAIT_SECONDS, _WAIT_SECONDS = 0.9, 5.0  # for lookups under way: until they are overdue, then as they end
 _DEFECT_SECONDS = 30.0  # before images are looked up again after a mistake of ours
-_FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
-# A pod goes by tags that its own lookups have confirmed, or that were confirmed so shortly before them: its review
-# waits 1.5 s before it is held.
+# Between two readings of the cache. It says itself when what has failed is looked up again.
+_FIRST_INTERVAL_SECONDS, _LAST_INTERVAL_SECONDS = 1.0, 5.0
+# A tag counts for a pod if the pod's own lookups have confirmed it, or others so shortly before: a review waits 1.5 s
+# before its pod is held.
 _CONFIRMED_SECONDS = 2.0
 _CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
 _SETTLE_SECONDS = 0.05  # in which the gates of pods whose images have become known are removed, as a rule
@@ -117,7 +118,7 @@ class ImageWaits:
             self._enqueue(pod)
 
     async def _look_up(self, wait: _ImageWait) -> None:
-        wait_seconds, pace_seconds = _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
+        wait_seconds, interval_seconds = _FIRST_WAIT_SECONDS, _FIRST_INTERVAL_SECONDS
         annotations = self._pod_resolver.namespace_annotations(wait.tenant)
         while wait.members:
             started = self._clock()
@@ -130,8 +131,8 @@ class ImageWaits:
                     self._enqueue(pod)
             await asyncio.sleep(_SETTLE_SECONDS)
             if wait.members and self._clock() - started < wait_seconds / 2:  # else lookups are still under way
-                await asyncio.sleep(pace_seconds)
-                pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
+                await asyncio.sleep(interval_seconds)
+                interval_seconds = min(interval_seconds * 1.5, _LAST_INTERVAL_SECONDS)
             wait_seconds = _WAIT_SECONDS
 
     async def _resolve(self, wait: _ImageWait, wait_seconds: float) -> list[Answer]:

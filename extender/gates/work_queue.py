@@ -30,18 +30,18 @@ class WorkQueue(Generic[T]):
         self._timers: dict[T, asyncio.TimerHandle] = {}
 
     def __contains__(self, item: T) -> bool:
-        """Whether the item is to be worked on, now or at its time, or is worked on now."""
+        """Whether the item is queued, waits for its time, or is worked on."""
         return item in self._dirty or item in self._processing or item in self._timers
 
     def add(self, item: T) -> None:
-        """Has the item worked on; where a worker has it now, again afterwards."""
+        """Queues the item. If a worker has it now, it is queued once that worker is done."""
         if item not in self._dirty:
             self._dirty.add(item)
             if item not in self._processing:
                 self._queue.put(self._tenant_of(item), item)
 
     def add_after(self, item: T, seconds: float) -> None:
-        """Adds the item after so many seconds, or at an earlier time that it has already; `math.inf` is never."""
+        """Adds the item after so many seconds; of several times the earliest counts. `math.inf` is never."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(item)
         if seconds == math.inf or (timer and timer.when() <= loop.time() + seconds):
@@ -66,7 +66,7 @@ class WorkQueue(Generic[T]):
             self._queue.put(self._tenant_of(item), item)
 
     def discard(self, item: T) -> None:
-        """Has the item not worked on, now or later. A worker that has it goes on."""
+        """Takes the item out of the queue and ends its time. A worker that has it goes on."""
         self._dirty.discard(item)
         self._end_timer(item)
 

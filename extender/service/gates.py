@@ -18,7 +18,7 @@ from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.errors import ClusterError
 from extender.gates.gate_controller import OLDEST, PODS, GateController
-from extender.gates.policy_arming import PolicyArming
+from extender.gates.policy_binding import PolicyBinding
 from extender.kubernetes.api_groups import ResourceAttributes
 from extender.machine import Machine
 from extender.metrics import gauge
@@ -33,7 +33,7 @@ from extender.service.rights import GATE_RIGHTS
 START_SECONDS = 15.0
 """How long a replica that starts is not ready because nobody is known to remove gates. Then one that serves a webhook
 or the scheduler verbs is, unless pods are held: a missing right alone must not take these away."""
-_SYNC_SECONDS = 0.2  # between two looks whether this replica is able, as long as it starts
+_SYNC_SECONDS = 0.2  # between two checks whether this replica is able, while it starts
 _DEFECT_SECONDS = 30.0  # after a mistake of ours, before this replica leads again
 RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
@@ -75,7 +75,7 @@ class Gates:
         return self._clock() < self._started_at + START_SECONDS
 
     def is_responsible(self) -> bool:
-        """Whether this replica has to remove gates: it leads, or no other does. At its start another may."""
+        """Whether this replica has to remove gates: it leads, or no other does. While it starts, another may lead."""
         is_new = self._clock() < self._started_at + FRESH_SECONDS
         return self._election.is_leader or not (is_new or self._election.is_led())
 
@@ -136,7 +136,9 @@ async def open_gates(
     REMOVAL["wanted"].set(holds)
     REMOVAL["able"].set_function(lambda: float(gates.can_gate()))
     gate = config.admission.gate
-    arming = PolicyArming(client, gate.policy, gate.probe_namespace, can_ungate=gates.can_gate) if gate.policy else None
+    binding = (
+        PolicyBinding(client, gate.policy, gate.probe_namespace, can_ungate=gates.can_gate) if gate.policy else None
+    )
 
     async def control() -> None:
         if not holds:
@@ -144,9 +146,9 @@ async def open_gates(
         await controller.run()
 
     async def lead() -> None:
-        await (arming.run() if arming else asyncio.Event().wait())
+        await (binding.run() if binding else asyncio.Event().wait())
 
-    async def take_part() -> None:
+    async def stand_for_election() -> None:
         while not gates.is_able() and gates.is_starting():  # noqa: ASYNC110  # views have no event
             await asyncio.sleep(_SYNC_SECONDS)
         while True:
@@ -159,7 +161,7 @@ async def open_gates(
             in_background(rights.run(), "gate-rights"),
             in_background(_watch_held(client, controller), "gates-watch"),
             in_background(control(), "gates"),
-            in_background(take_part(), "gates-election"),
+            in_background(stand_for_election(), "gates-election"),
         ):
             yield gates if holds else None
     finally:
@@ -169,7 +171,7 @@ async def open_gates(
 
 
 async def _watch_held(client: ClusterClient, controller: GateController) -> None:
-    """Keeps held pods in view, whoever leads; where the account may not list pods nothing is said of them."""
+    """Watches held pods, whoever leads. Where the account may not list pods, no metric says how many there are."""
     while not await _may_watch(client):  # noqa: ASYNC110  # rights have no event
         await asyncio.sleep(CHECK_SECONDS)
     PODS["seen"].set_function(lambda: controller.held)

@@ -12,7 +12,7 @@ from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.gates.gate_controller import GateController
 from extender.gates.held_pods import NEW_SECONDS, HeldPods
 from extender.gates.image_waits import ImageWaits
-from extender.gates.policy_arming import PolicyArming
+from extender.gates.policy_binding import PolicyBinding
 from extender.placement.ungating import UngatingPlanner
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import STALE_SECONDS
@@ -118,7 +118,7 @@ SYNCHRONOUS: list[tuple[type, str]] = [
     (PodResolver, "namespace_annotations"),
     (ImageWaits, "join"),
     (ImageWaits, "answers_for"),
-    (HeldPods, "keep"),
+    (HeldPods, "store"),
     (GateController, "_report_held"),
 ]
 ASYNCHRONOUS: list[tuple[type, str]] = [
@@ -193,7 +193,7 @@ async def test_a_part_that_dies_whenever_it_leads_holds_nobody_for_long(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other replicas hear at once that nobody leads."""
-    monkeypatch.setattr(PolicyArming, "run", fail_later)
+    monkeypatch.setattr(PolicyBinding, "run", fail_later)
     deceived = 0
     async with cluster.service(*LIMITED, "admission.gate.policy=gate") as caller, cluster.service(*LIMITED) as other:
         for _ in range(60):

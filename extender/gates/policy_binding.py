@@ -1,8 +1,8 @@
 """Puts the API server's policy into force that holds new pods: last of all, once it is shown that it works.
 
-Whoever installs it makes its binding for probes alone. When a probe comes back held, as the controller finds held pods,
-the leader opens the binding for all pods. So an installation that never gets so far never holds a pod. Nothing here
-takes the policy out of force: it is out when it is deleted, which needs nothing of ours to run.
+An installation makes the binding of the policy for probes alone. When a probe comes back held, as the controller finds
+held pods, the leader opens the binding for all pods. An installation that never gets so far never holds a pod. Nothing
+here takes the policy out of force: whoever deletes it does, and needs nothing of ours to run.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from extender.kubernetes.documents import value_at
 log = structlog.get_logger()
 
 _BINDINGS = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
-# Between two looks at the binding: whoever applies it again narrows it to probes again.
+# Between two checks of the binding: whoever applies it again narrows it to probes again.
 _CHECK_SECONDS = 10.0
 # An API server takes notice of a binding about a second after it is made. Doubles up to `_CHECK_SECONDS`.
 _RETRY_SECONDS = 1.0
@@ -28,7 +28,7 @@ _PROBES_ALONE = ("spec", "matchResources", "objectSelector", "matchLabels")
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
-class PolicyArming:
+class PolicyBinding:
     """Opens the binding of that name while `run` runs, and `can_ungate` says that gates are removed.
 
     Needs the verbs get and patch on the binding, and create on pods in `namespace`, where probes are created dry. The
@@ -50,11 +50,11 @@ class PolicyArming:
         self._problem = ""
 
     async def run(self) -> None:
-        """Has the policy in force from when it works until cancelled, also after ClusterErrors."""
+        """Opens the binding whenever it is for probes alone, until cancelled. Continues after ClusterErrors."""
         seconds = _RETRY_SECONDS
         while True:
             try:
-                problem = await self._arm()
+                problem = await self._open_once_held()
             except ClusterError as exc:
                 problem = str(exc)
             if problem != self._problem:
@@ -65,8 +65,8 @@ class PolicyArming:
             await asyncio.sleep(seconds if problem else _CHECK_SECONDS)
             seconds = min(2 * seconds, _CHECK_SECONDS)
 
-    async def _arm(self) -> str:
-        """Takes the next step, as far as it can be taken; returns why the policy is not in force yet, or empty."""
+    async def _open_once_held(self) -> str:
+        """Opens the binding if a probe is held; returns why the policy is not in force yet, empty if it is."""
         binding = await self._client.find(f"{_BINDINGS}/{self._name}", _OBJECT)
         if binding is None:
             return "there is no such binding"
