@@ -11,9 +11,9 @@ import msgspec
 from extender.kubernetes.api_groups import ResourceAttributes
 
 When = Literal[
-    "always", "scheduler", "webhook", "gates", "arms", "secrets", "secretsOfNamespaces", "selfManaged",
+    "always", "scheduler", "webhook", "gates", "policy", "secrets", "secretsOfNamespaces", "selfManaged",
 ]  # fmt: skip
-"""What settings say; the chart's template of parts knows the same words."""
+"""What settings say; the chart's `multiarch.facts` has the same words."""
 
 _ADMISSION = "admissionregistration.k8s.io"
 _OWN, _PROBE, _LISTED = "own", "probe", "listed"
@@ -22,7 +22,7 @@ _OWN, _PROBE, _LISTED = "own", "probe", "listed"
 class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rights on a resource that an account takes while `when` holds.
 
-    An empty `place` is the whole cluster; `own`, `probe` and `listed` are namespaces that settings name. `named` is a
+    Empty `namespaces` are the whole cluster; `own`, `probe` and `listed` are those that settings name. `named` is a
     word for objects that settings name; without it they are all.
     """
 
@@ -31,7 +31,7 @@ class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
     verbs: tuple[str, ...]
     why: str
     group: str = ""
-    place: str = ""
+    namespaces: str = ""
     named: str = ""
 
 
@@ -47,11 +47,11 @@ TABLE: tuple[Rights, ...] = (
     Rights("webhook", "events", _CREATE, "on DaemonSets whose images lack a node's platform"),
     Rights("gates", "events", _CREATE, "why a pod is held, and as what its gate was removed"),
     Rights("secrets", "secrets", _GET, "pull secrets that pods name, by name"),
-    Rights("secretsOfNamespaces", "secrets", _GET, "pull secrets that its pods name, by name", place=_LISTED),
+    Rights("secretsOfNamespaces", "secrets", _GET, "pull secrets that its pods name, by name", namespaces=_LISTED),
     Rights("gates", "leases", _CHANGE, "which replica removes gates", "coordination.k8s.io", _OWN, "lease"),
-    Rights("arms", _BINDINGS, _CHANGE, "puts it into force", _ADMISSION, named="policy"),
-    Rights("arms", "pods", _CREATE, "dry runs, as a policy has it", place=_PROBE),
-    Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", place=_OWN, named="identity"),
+    Rights("policy", _BINDINGS, _CHANGE, "puts it into force", _ADMISSION, named="policy"),
+    Rights("policy", "pods", _CREATE, "dry runs, as a policy has it", namespaces=_PROBE),
+    Rights("selfManaged", "secrets", _CHANGE, "the webhook's certificate", namespaces=_OWN, named="identity"),
     Rights("selfManaged", _CONFIGURATIONS, _CHANGE, "whom the API server trusts", _ADMISSION, named="configuration"),
 )
 

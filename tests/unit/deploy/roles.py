@@ -68,7 +68,7 @@ def rights_taken(settings: str, namespace: str) -> set[ResourceAttributes]:
         ResourceAttributes(verb, each.resource, each.group, place, names[each.named])
         for each in TABLE
         if facts[each.when]
-        for place, verb in product(places[each.place], each.verbs)
+        for place, verb in product(places[each.namespaces], each.verbs)
     }
 
 
@@ -79,7 +79,7 @@ def _facts(config: Config, *, removes_gates: bool) -> Mapping[When, bool]:
         "scheduler": bool(config.scheduler.listen),
         "webhook": bool(admission.listen),
         "gates": removes_gates,
-        "arms": bool(admission.gate.policy),
+        "policy": bool(admission.gate.policy),
         "secrets": secrets is True,
         "secretsOfNamespaces": not isinstance(secrets, bool),
         "selfManaged": bool(admission.listen and admission.tls and admission.tls.self_managed),

@@ -105,20 +105,20 @@ the right to remove gates. Empty if not. */}}
 {{ mergeOverwrite $base (deepCopy $values.config) $chart | toYaml }}
 {{- end }}
 
-{{/* Sets what files/rights.yaml asks of a part: `facts` by its words for when, `places` and `names` by those for where and
+{{/* Sets what files/rights.yaml asks of a part: `facts` by its words for when, `namespaces` and `names` by those for where and
 which. */}}
 {{- define "multiarch.facts" -}}
 {{- $secrets := .settings.registry.pull_secrets -}}
 {{- $facts := dict "always" true "scheduler" .scheduler "webhook" .webhook -}}
 {{- $_ := set $facts "gates" .gates -}}
-{{- $_ := set $facts "arms" .policy -}}
+{{- $_ := set $facts "policy" .policy -}}
 {{- $_ := set $facts "secrets" (and $secrets (kindIs "bool" $secrets)) -}}
 {{- $_ := set $facts "secretsOfNamespaces" (kindIs "slice" $secrets) -}}
 {{- $_ := set $facts "selfManaged" .selfManaged -}}
 {{- $_ := set . "facts" $facts -}}
 {{- $listed := list -}}
 {{- if kindIs "slice" $secrets }}{{ $listed = uniq $secrets }}{{ end -}}
-{{- $_ := set . "places" (dict "" (list "") "own" (list .root.Release.Namespace) "probe" (list (include "multiarch.probe.namespace" .root)) "listed" $listed) -}}
+{{- $_ := set . "namespaces" (dict "" (list "") "own" (list .root.Release.Namespace) "probe" (list (include "multiarch.probe.namespace" .root)) "listed" $listed) -}}
 {{- $names := dict "lease" (list .root.gatesLease) "policy" (list .root.gatePolicy) -}}
 {{- $_ := set . "names" (merge $names (dict "identity" (list (print .name "-identity")) "configuration" (list .name))) -}}
 {{- end }}
