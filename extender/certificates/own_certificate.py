@@ -195,10 +195,10 @@ def _made_at(pair: KeyPair) -> datetime:
     return _read(pair.certificate).not_valid_before_utc + _BEFORE
 
 
-def _at(pair: KeyPair, part: Fraction) -> datetime:
-    """When this part of the certificate's life is over."""
+def _at(pair: KeyPair, fraction: Fraction) -> datetime:
+    """When this fraction of the certificate's life is over."""
     began = _made_at(pair)
-    return began + (expires_at(pair.certificate) - began) * part.numerator / part.denominator
+    return began + (expires_at(pair.certificate) - began) * fraction.numerator / fraction.denominator
 
 
 def _is_for(pair: KeyPair, names: Collection[str]) -> bool:

@@ -136,8 +136,8 @@ async def open_users_cluster(choice: str, clock: Callable[[], float]) -> "Cluste
 
 def context_of(choice: str) -> tuple[str, str]:
     """What stands before the last `#`, and the context behind it, empty if there is none."""
-    path, mark, context = choice.rpartition("#")
-    return (path, context) if mark else (choice, "")
+    path, separator, context = choice.rpartition("#")
+    return (path, context) if separator else (choice, "")
 
 
 class ClusterClient:

@@ -23,10 +23,10 @@ from extender.kubernetes.api_groups import Lease, LeaseSpec
 log = structlog.get_logger()
 
 LEASE_SECONDS = (
-    10  # a standby takes over 16 s after the last renewal at most: it saw that one 3 s late, and looks 3 s late
+    10  # a standby takes over 16 s after the last renewal at most: it reads that one 3 s late, and its end 3 s late
 )
 FRESH_SECONDS = 20.0  # after which nobody leads: longer than a takeover, in which a standby must not think so
-# Between two renewals by the leader, and between two looks by a standby: the longest with which a leader that is
+# Between two renewals by the leader, and between two readings by a standby: the longest with which a leader that is
 # answered again tries twice before it steps down, and a takeover ends within `FRESH_SECONDS`.
 RENEW_SECONDS = 3.0
 STEP_DOWN_SECONDS = 7.0  # after its last renewal a leader stops leading, well before another replica may begin
@@ -37,7 +37,7 @@ _LEASE = msgspec.json.Decoder(Lease)
 
 
 class LeaderElection:
-    """Takes part in the election for the Lease `name` in `namespace` while `run` runs.
+    """A candidate in the election for the Lease `name` in `namespace` while `run` runs.
 
     Needs the verbs get and patch on this Lease, and create on leases in the namespace. `identity` must be that of no
     other replica. `clock` gives monotonic seconds, `wall_clock` those since 1970, for people who read the Lease.
@@ -64,8 +64,8 @@ class LeaderElection:
         self._sleep = sleep
         self._lease: Lease | None = None  # as last seen
         self._is_current = False  # whether `_lease` is as the last request left it, so that it may be renewed unseen
-        self._seen_at = 0.0  # when a change of the lease was last seen, or it was first seen
-        self._renewed_at: float | None = None  # as `_seen_at`, but only of changes that happened while we ran
+        self._observed_at = 0.0  # when a change of the lease was last seen, or it was first seen
+        self._renewed_at: float | None = None  # as `_observed_at`, but only of changes that happened while we ran
         self._leads_until = 0.0
         self._is_lost = False
         self._is_able: Callable[[], bool] = lambda: False
@@ -105,7 +105,7 @@ class LeaderElection:
     async def _campaign(self) -> None:
         """Returns when this replica leads."""
         while not self.is_leader:
-            await self._take_part()
+            await self._acquire_or_renew()
             if not self.is_leader:
                 await self._sleep(RENEW_SECONDS)
 
@@ -129,15 +129,15 @@ class LeaderElection:
             await self._sleep(RENEW_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, self._leads_until - self._clock())):
-                    await self._take_part()
+                    await self._acquire_or_renew()
 
-    async def _take_part(self) -> None:
+    async def _acquire_or_renew(self) -> None:
         """Reads the lease, or renews it or takes it over where that is ours to do; outlives ClusterErrors."""
         try:
             if not (self._is_current and self.is_leader):
-                await self._look()
-            if self._may_take():
-                await self._take()
+                await self._read()
+            if self._may_write():
+                await self._acquire()
             else:
                 self._leads_until = 0.0
         except ClusterError as exc:
@@ -148,19 +148,19 @@ class LeaderElection:
         else:
             self._is_lost = False
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         lease = await self._client.find(self._path, _LEASE, timeout_seconds=_REQUEST_SECONDS)
         if lease is None:
             self._lease = None
         elif self._lease is None:
-            self._note(lease, is_change=False)
+            self._observe(lease, is_change=False)
             age_seconds = self._stated_age_seconds(lease)
             if abs(age_seconds) < FRESH_SECONDS:
                 self._renewed_at = self._clock() - max(0.0, age_seconds)
             elif age_seconds > DEAD_SECONDS:
-                self._seen_at -= age_seconds
+                self._observed_at -= age_seconds
         elif lease.metadata.resource_version != self._lease.metadata.resource_version:
-            self._note(lease, is_change=True)
+            self._observe(lease, is_change=True)
 
     def _stated_age_seconds(self, lease: Lease) -> float:
         """How long ago a lease was renewed by its holder's clock; FRESH_SECONDS if it does not say."""
@@ -170,23 +170,23 @@ class LeaderElection:
         except (ValueError, OverflowError):
             return FRESH_SECONDS
 
-    def _note(self, lease: Lease, *, is_change: bool) -> None:
+    def _observe(self, lease: Lease, *, is_change: bool) -> None:
         self._lease = lease
-        self._seen_at = self._clock()
+        self._observed_at = self._clock()
         if lease.spec and lease.spec.renew_time is None:
             self._renewed_at = None
         elif is_change:
-            self._renewed_at = self._seen_at
+            self._renewed_at = self._observed_at
 
-    def _may_take(self) -> bool:
+    def _may_write(self) -> bool:
         if not self._is_able():
             return False
         lease = self._lease
         if lease is None or lease.spec is None or lease.spec.holder_identity in (None, "", self._identity):
             return True
-        return self._clock() >= self._seen_at + _duration_seconds(lease)
+        return self._clock() >= self._observed_at + _duration_seconds(lease)
 
-    async def _take(self) -> None:
+    async def _acquire(self) -> None:
         """Creates, renews or takes over the lease. Leadership counts from before the request was sent."""
         started_at, now = self._clock(), self._now()
         before, is_ours = (self._lease and self._lease.spec) or LeaseSpec(), self._is_ours()
@@ -197,7 +197,7 @@ class LeaderElection:
             renew_time=now,
             lease_transitions=(before.lease_transitions or 0) + (self._lease is not None and not is_ours),
         )
-        self._note(await self._write(spec), is_change=True)
+        self._observe(await self._write(spec), is_change=True)
         self._is_current = True
         self._leads_until = started_at + STEP_DOWN_SECONDS
 
@@ -227,7 +227,7 @@ class LeaderElection:
             return
         try:
             if not self._is_current:
-                await self._look()
+                await self._read()
             if self._lease and self._lease.spec and self._is_ours():
                 renew_time = self._now() if hands_over else None
                 released = {"holder_identity": "", "lease_duration_seconds": 1, "renew_time": renew_time}
@@ -249,5 +249,5 @@ def _duration_seconds(lease: Lease) -> int:
 
 
 def _is_conflict(exc: ClusterError) -> bool:
-    """Whether another replica was faster; the next look shows which."""
+    """Whether another replica was faster; the next reading shows which."""
     return isinstance(exc, ClusterRefused) and exc.status == 409

@@ -2,7 +2,7 @@
 
 Up to 15,000 nodes take little memory; `placement.nodes` decides which platform a node states. Of namespaces only our
 annotations are kept, to which `placement.annotations` gives a meaning, and of pending pods nothing: they are watched
-for a few seconds after each call of `look`, and a callback receives them.
+for a few seconds after each call of `watch_briefly`, and a callback receives them.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ log = structlog.get_logger()
 
 
 class PendingPods:
-    """Watches pods that wait for a node, from a call of `look` until `linger_seconds` after the last call.
+    """Watches pods that wait for a node, from a call of `watch_briefly` until `linger_seconds` after the last call.
 
     A watch costs the API server two events for every pod in the cluster, so it is open only while it is useful: when
     one image is unknown, those of pods that wait behind it may be unknown too.
@@ -190,7 +190,7 @@ class PendingPods:
         self._linger_seconds = linger_seconds
         self._wanted = asyncio.Event()
 
-    def look(self) -> None:
+    def watch_briefly(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         self._wanted.set()
 

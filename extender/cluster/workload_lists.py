@@ -1,4 +1,4 @@
-"""Reads the objects that have pods, for commands that look once: lists page by page, and single ones by their name."""
+"""Reads the objects that have pods once, for commands: lists page by page, and single ones by their name."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple, TypeVar

@@ -33,7 +33,7 @@ class PodResolver(msgspec.Struct, frozen=True):
     """Gathers what a decision about a pod needs.
 
     `keyring` holds the operator's credentials, which serve every pod. `namespace_annotations` gives a namespace's
-    annotations, None if they are not known. `look_at_pending_pods` leads to a call of `warm` for each pod that waits
+    annotations, None if they are not known. `watch_pending_pods` leads to a call of `warm` for each pod that waits
     for a node. Without `pull_secrets` the secrets that pods name are not read, nor where `reads_secrets_in` says no of
     their namespace.
     """
@@ -42,7 +42,7 @@ class PodResolver(msgspec.Struct, frozen=True):
     keyring: Keyring
     policy: Policy
     namespace_annotations: Callable[[str], Mapping[str, str] | None]
-    look_at_pending_pods: Callable[[], None]
+    watch_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
     reads_secrets_in: Callable[[str], bool] = lambda _: True
 
@@ -81,7 +81,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         queries = _queries(question.images)
         answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
         if any(map(_is_wanting, answers)):
-            self.look_at_pending_pods()
+            self.watch_pending_pods()
         return answers
 
     async def confirm(self, question: PodQuestion, age_seconds: float, wait_seconds: float) -> None:

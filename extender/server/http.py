@@ -79,7 +79,7 @@ ADMISSION = Limits(connections=640, body_bytes=8 * MIB, pending_bytes=32 * MIB)
 # the first wakes the caller for a head alone. 500 names are 19 KB. Not by `writelines`, after which asyncio does not
 # pause the protocol before Python 3.12.9 and 3.13.2 (CVE-2024-12254).
 _COPIED_BYTES = 64 * 1024
-_SHOWN_CHARACTERS = 200  # of what aiohttp says of a request
+_QUOTED_CHARACTERS = 200  # of what aiohttp says of a request
 _NO_ROOM, _LATE = 503, 408
 _WHY = {
     _NO_ROOM: "the bodies of other requests take all the room that there is",
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         if not self._handler:
             self._transport.pause_reading()
         self._is_unread = True
-        self._listener.hold_answer(self, self._transport.get_write_buffer_size())
+        self._listener.reserve_for_answer(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Goes on."""
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
                 self._phase = "answering last"
             case _HandedOver(refusal=0):
                 handler = self._handler
-                self._listener.hold(self, len(data))
+                self._listener.reserve(self, len(data))
                 if handler:
                     handler.data_received(data)
             case _HandedOver() | "ending" if self._handler:
@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
     def expire(self) -> None:
         """Ends it, as the request that is arriving is late."""
         REFUSALS["time"].inc()
-        self._listener.release(self)
+        self._listener.free(self)
         match self._phase:
             case _Arriving() | _HandedOver(reading=asyncio.Timeout(), refusal=0):
                 self.refuse(_LATE)
@@ -249,20 +249,20 @@ class Connection(asyncio.Protocol):
             self._listener.await_request(self, BODY_SECONDS)
             self._phase = body = _Arriving(post, head, length, [])
             self._add_piece(body, piece)
-        elif self._listener.hold(self, length):
+        elif self._listener.reserve(self, length):
             self._start_answer(post, piece)
 
     def _add_piece(self, body: _Arriving, data: bytes) -> None:
         """Keeps a part of a body, and answers once it is whole."""
         body.missing_bytes -= len(data)
         body.pieces.append(data)
-        if not self._listener.hold(self, len(data)) or body.missing_bytes > 0:
+        if not self._listener.reserve(self, len(data)) or body.missing_bytes > 0:
             return
         del data
         whole = b"".join(body.pieces)
         body.pieces.clear()
         if body.missing_bytes:  # something came behind it
-            self._listener.release(self)
+            self._listener.free(self)
             self._hand_over(body.head + whole)
             return
         self._start_answer(body.post, whole)
@@ -408,7 +408,7 @@ class _RequestHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         """The answer to a request that is malformed, or on which we have failed."""
         if status == HTTPStatus.BAD_REQUEST:
-            why = f"the request cannot be read: {(message or '').partition(chr(10))[0][:_SHOWN_CHARACTERS]}"
+            why = f"the request cannot be read: {(message or '').partition(chr(10))[0][:_QUOTED_CHARACTERS]}"
             log.warning("request.rejected", listener=self._listener, status=status, why=why)
         else:
             why = "internal error"
@@ -503,7 +503,7 @@ class Listener:
         """Counts it as closed; calls after the first have no effect. What is worked on stays counted."""
         self._end_wait(connection)
         if not connection.is_answering:
-            self.release(connection)
+            self.free(connection)
         for kind in (self._open, self._silent, self._idle):
             kind.pop(connection, None)
         self._left.set()
@@ -528,18 +528,18 @@ class Listener:
     def note_answered(self, connection: Connection) -> None:
         """A request is answered, or the answer is read, and kept no longer."""
         self._end_wait(connection)
-        self.release(connection)
+        self.free(connection)
         if connection in self._open:
             self._idle[connection] = None
 
-    def hold_answer(self, connection: Connection, size: int) -> None:
+    def reserve_for_answer(self, connection: Connection, size: int) -> None:
         """Counts bytes of an answer as kept until `note_answered`, and starts the deadline until when they are read."""
         self._idle.pop(connection, None)
         self.await_request(connection, ANSWER_SECONDS)
-        self.hold(connection, size)
+        self.reserve(connection, size)
 
-    def hold(self, connection: Connection, size: int) -> bool:
-        """Counts bytes as kept until `release`; returns False if they are refused.
+    def reserve(self, connection: Connection, size: int) -> bool:
+        """Counts bytes as kept until `free`; returns False if they are refused.
 
         When there are too many, that is refused which has waited longest for the rest of its request, or for its caller
         to read.
@@ -550,13 +550,13 @@ class Listener:
             refused = next((each for each in self._awaited if each.pending_bytes), connection)
             REFUSALS["bytes"].inc()
             self._end_wait(refused)
-            self.release(refused)
+            self.free(refused)
             refused.refuse(_NO_ROOM)
             if refused is connection:
                 return False
         return True
 
-    def release(self, connection: Connection) -> None:
+    def free(self, connection: Connection) -> None:
         """Counts the bytes of a request as kept no longer."""
         self.pending_bytes -= connection.pending_bytes
         connection.pending_bytes = 0

@@ -49,7 +49,7 @@ class MetricsText:
 class Operations:
     """A service of the three endpoints. `?verbose` or a failed check shows each check on a line of its own.
 
-    `seen` are checks that `/readyz` shows without going by them: a failure there is none of this replica's readiness.
+    `/readyz` shows the `informative` checks and does not go by them: a replica is ready though they fail.
     """
 
     posts: Mapping[str, Post] = MappingProxyType({})
@@ -58,11 +58,11 @@ class Operations:
         self,
         live: Mapping[str, Check],
         ready: Mapping[str, Check],
-        seen: Mapping[str, Check] = MappingProxyType({}),
+        informative: Mapping[str, Check] = MappingProxyType({}),
         *,
         clock: Callable[[], float],
     ) -> None:
-        self._checks = {"/livez": (live, {}), "/readyz": (ready, seen)}
+        self._checks = {"/livez": (live, {}), "/readyz": (ready, informative)}
         self._text = MetricsText(lambda: generate_latest(REGISTRY), clock)
 
     def is_draining(self) -> bool:
@@ -80,11 +80,11 @@ class Operations:
         return _report(request, *self._checks[request.path])
 
 
-def _report(request: web.BaseRequest, checks: Mapping[str, Check], seen: Mapping[str, Check]) -> web.Response:
+def _report(request: web.BaseRequest, checks: Mapping[str, Check], informative: Mapping[str, Check]) -> web.Response:
     found = {name: check() for name, check in checks.items()}
     failed = not all(health.ok for health in found.values())
     summary = f"{request.path.strip('/')} check {'failed' if failed else 'passed'}"
-    shown_too = {name: check() for name, check in seen.items()}
+    shown_too = {name: check() for name, check in informative.items()}
     lines = [*(_line(name, health) for name, health in (found | shown_too).items()), summary]
     shown = lines if failed or "verbose" in request.query else ["ok"]
     return web.Response(text="\n".join(shown) + "\n", status=503 if failed else 200)

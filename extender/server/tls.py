@@ -35,9 +35,9 @@ class TlsFiles:
         self._paths = paths
         self.files = WatchedFiles.of(FileSetting.TLS, paths, self._load, listener=name)
         self.context = self._load()
-        self.context.sni_callback = self._hand_over
+        self.context.sni_callback = self._use_current
 
-    def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _use_current(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self.files.value
 
     def _check_readable(self) -> None:

@@ -56,10 +56,10 @@ class ClusterView(msgspec.Struct, frozen=True, eq=False):
         """What gives the cluster's nodes; none while they are not known."""
         return self.nodes.known if self.nodes else ClusterNodes
 
-    def look_at_pending_pods(self) -> None:
+    def watch_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         if self.pending:
-            self.pending.look()
+            self.pending.watch_briefly()
 
 
 @contextlib.asynccontextmanager

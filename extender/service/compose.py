@@ -1,4 +1,4 @@
-"""One service: every part in the order in which it opens. It closes in the reverse order, and loses no request."""
+"""One service: opens what it is made of in order, closes it in the reverse order, and loses no request."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def open_service(
             await run(watch.run(), f"watch-{watch.name}")
         if events:
             await run(events.run(), "events")
-        # A scheduler asks about pending pods next; to reviews, a pod that exists is past.
+        # A scheduler asks about pending pods next. A webhook does not: they have been reviewed.
         if cluster_view.pending and config.scheduler.listen:
             await run(cluster_view.pending.run(pod_resolver.warm), "watch-pods")
         gates = await stack.enter_async_context(open_gates(config, cluster_view, pod_resolver, machine))
@@ -91,7 +91,7 @@ async def open_service(
             **{each.name: partial(check_watch, each) for each in cluster_view.watches},
             **({"gates": gates.check} if gates else {}),
         }
-        seen: Mapping[str, Check] = {
+        informative: Mapping[str, Check] = {
             **({"certificate": identity.check} if identity else {}),
         }
         can_gate = gates.can_gate if gates else lambda: False
@@ -100,7 +100,7 @@ async def open_service(
         service = Service(
             scheduler_url=listeners.open("scheduler", config.scheduler.listen, verbs, SCHEDULER),
             admission_url=listeners.open("admission", config.admission.listen, reviews, ADMISSION, tls),
-            operations_url=listeners.open_operations(config.operations.listen, live, ready, seen),
+            operations_url=listeners.open_operations(config.operations.listen, live, ready, informative),
         )
         log.info("service.started", version=__version__, config=masked_settings(msgspec.to_builtins(config)))
         yield service
@@ -136,7 +136,7 @@ class _Listeners:
         self._drain_seconds = grace_seconds / 2
 
     def check(self) -> CheckResult:
-        """Fails from when the service is to end."""
+        """Fails once the service is to end."""
         return _check(not self._stopping.is_set(), "shutting down")
 
     def open(
@@ -151,12 +151,12 @@ class _Listeners:
         return f"{'https' if tls else 'http'}://{listener.address}"
 
     def open_operations(
-        self, listen: str, live: Mapping[str, Check], ready: Mapping[str, Check], seen: Mapping[str, Check]
+        self, listen: str, live: Mapping[str, Check], ready: Mapping[str, Check], informative: Mapping[str, Check]
     ) -> str:
         """As `open`, of health checks and metrics."""
         if not listen:
             return ""
-        operations = Operations(live, ready, seen, clock=self._machine.clock)
+        operations = Operations(live, ready, informative, clock=self._machine.clock)
         listener = self._listen("operations", operations, listen, None, Limits(), self._linger_seconds / 4)
         self._operations.append(listener)
         return f"http://{listener.address}"
@@ -168,13 +168,13 @@ class _Listeners:
         return open_listener(name, service, *address, context, bind=bind, limits=limits, drain_seconds=drain_seconds)
 
     async def drain(self) -> None:
-        """Fails readiness, and answers for the time in which callers hear of it."""
+        """Fails readiness, and goes on answering while callers take notice."""
         self._stopping.set()
         if self._listeners:
             await asyncio.sleep(self._linger_seconds)
 
     async def close(self) -> None:
-        """Lets requests in flight end, and closes what answers them first and operations last."""
+        """Closes the listeners once requests in flight have ended, that of operations last."""
         self._stopping.set()
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         for listener in self._operations:

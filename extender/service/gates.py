@@ -1,4 +1,4 @@
-"""The gate controller as a part of the service: which replica runs it, and whether pods may be held at all.
+"""The gate controller in the service: which replica runs it, and whether pods may be held at all.
 
 It runs where nothing is held either, to remove gates that were added before: under other settings, or by a policy.
 """

@@ -131,7 +131,7 @@ async def open_pod_resolver(
             Keyring(operator=lambda: sources.operator_id),
             policy_of(config),
             cluster_view.namespace_annotations,
-            cluster_view.look_at_pending_pods,
+            cluster_view.watch_pending_pods,
             pull_secrets,
             reads_secrets_in=config.registry.reads_secrets_in,
         )

@@ -1,4 +1,4 @@
-"""The webhook's own certificate, looked after by each replica of the service: no one of them leads.
+"""The webhook's own certificate, which each replica of the service maintains: no one of them leads.
 
 They share a Secret, which is written with the version that was read: the API server refuses all but the first writer.
 Each replica also writes the webhook's configuration, where that does not list what is in the Secret, and copies what it
@@ -50,8 +50,8 @@ log = structlog.get_logger()
 
 LIFETIME = timedelta(days=90)
 """Of a certificate. The next one is made and trusted when half of it is over, and served when two thirds are."""
-LOOK_SECONDS = 30.0  # between two looks, of one request for the Secret and one for the configuration
-_FIRST_RETRY_SECONDS = 1.0  # doubles up to `LOOK_SECONDS` while something fails or is missing
+RECONCILE_SECONDS = 30.0  # between two reconciliations, each a GET of the Secret and one of the configuration
+_FIRST_RETRY_SECONDS = 1.0  # doubles up to `RECONCILE_SECONDS` while something fails or is missing
 START_SECONDS = 60.0
 _PUBLISHED_SECONDS = 30.0  # within which API servers go by the configuration that they were given
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -88,22 +88,22 @@ class SelfManaged:
         self._published_at: float | None = None  # since when the configuration has listed what it is to list
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self.failure = "the API server has not answered yet"
-        """Why the last look failed; empty if it did not."""
-        self.is_there = asyncio.Event()
+        """Why the last reconciliation failed; empty if it did not."""
+        self.is_made = asyncio.Event()
 
     def check(self) -> CheckResult:
-        """Until when what is served may be, or why the last look failed."""
+        """When the certificate that is served ends, or why the last reconciliation failed."""
         until = f"it ends {expires_at(self._served.certificate):%Y-%m-%d}" if self._served else "there is none yet"
         return CheckResult(ok=not self.failure, detail="; ".join(filter(None, (self.failure, until))))
 
     async def run(self) -> None:
-        """Looks again and again until cancelled, also after failures."""
+        """Reconciles until cancelled, also after failures."""
         while True:
-            seconds = await self.look()
+            seconds = await self.reconcile()
             await asyncio.sleep(seconds)
 
-    async def look(self) -> float:
-        """Does what is to be done now; returns after how many seconds to look again."""
+    async def reconcile(self) -> float:
+        """Does what is to be done now; returns the seconds until the next time."""
         is_settled, failure = False, self.failure
         try:
             own = await self._read_and_renew()
@@ -121,8 +121,8 @@ class SelfManaged:
         self.failure = failure
         if is_settled and not failure:
             self._retry_seconds = _FIRST_RETRY_SECONDS
-            return LOOK_SECONDS
-        seconds, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, LOOK_SECONDS)
+            return RECONCILE_SECONDS
+        seconds, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, RECONCILE_SECONDS)
         return seconds
 
     async def _read_and_renew(self) -> OwnCertificates:
@@ -181,7 +181,7 @@ class SelfManaged:
             file.write(served.certificate + served.key)
         made.replace(self.file)
         self._served = served
-        self.is_there.set()
+        self.is_made.set()
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall_clock(), UTC)
@@ -204,7 +204,7 @@ def _own_in(secret: OpaqueSecret | None) -> OwnCertificates | None:
 async def open_own_certificate(
     config: Config, client: ClusterClient | None, machine: Machine
 ) -> AsyncIterator[SelfManaged | None]:
-    """Looks after the webhook's certificate beside the context, which begins once there is one; None if it is files.
+    """Maintains the webhook's certificate beside the context, which begins once there is one; None if it is files.
 
     Raises:
         ConfigError: there was no certificate within a minute.
@@ -218,7 +218,7 @@ async def open_own_certificate(
         managed = SelfManaged(client, tls, file, clock=machine.clock, wall_clock=machine.wall_clock)
         async with in_background(managed.run(), "certificates"):
             try:
-                await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)
+                await asyncio.wait_for(managed.is_made.wait(), START_SECONDS)
             except TimeoutError:
                 raise ConfigError(
                     f"admission.tls.self_managed: no certificate in a minute: {managed.failure}"

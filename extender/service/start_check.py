@@ -32,10 +32,10 @@ async def check_start(config: Config) -> list[str]:
     except ConfigError as exc:
         problems += exc.problems
     view = open_cluster_view(config, THIS_MACHINE)
-    parts: tuple[AbstractAsyncContextManager[object], ...] = (_open_sources(config), view)
-    for part in parts:
+    contexts: tuple[AbstractAsyncContextManager[object], ...] = (_open_sources(config), view)
+    for context in contexts:
         try:
-            async with part:
+            async with context:
                 pass
         except ConfigError as exc:
             problems += exc.problems

@@ -28,7 +28,7 @@ from extender.config.tree import TlsConfig
 from extender.errors import ConfigError
 from extender.server.operations import CheckResult
 from extender.server.tls import TlsFiles
-from extender.service.self_managed import LIFETIME, LOOK_SECONDS, SelfManaged, open_own_certificate
+from extender.service.self_managed import LIFETIME, RECONCILE_SECONDS, SelfManaged, open_own_certificate
 from testbed.eventually import eventually
 from testbed.machines import running_machine
 from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
@@ -98,11 +98,11 @@ def trusted(api: ApiServer) -> bytes:
 async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer, managed: SelfManaged) -> None:
     """And why it could not look after it; it serves what it has."""
     assert managed.check() == CheckResult(ok=False, detail="the API server has not answered yet; there is none yet")
-    await managed.look()
+    await managed.reconcile()
     ends = f"it ends {datetime.fromtimestamp(running_machine().wall_clock(), UTC) + LIFE:%Y-%m-%d}"
     assert managed.check() == CheckResult(detail=ends)
     api.denied = {f"{CONFIGURATIONS}/webhook"}
-    await managed.look()
+    await managed.reconcile()
     shown = managed.check()
     assert not shown.ok
     assert shown.detail.endswith(ends)
@@ -110,7 +110,7 @@ async def test_a_replica_shows_until_when_its_certificate_is_good(api: ApiServer
 
 async def test_webhooks_get_the_certificate_and_nothing_else(api: ApiServer, managed: SelfManaged) -> None:
     """Path, URL and port stay as they were written; what is as it should be is not written again."""
-    assert await managed.look() == await managed.look() == LOOK_SECONDS
+    assert await managed.reconcile() == await managed.reconcile() == RECONCILE_SECONDS
     sent = [request for request in api.received("send") if request.path.startswith(CONFIGURATIONS)]
     certificate = base64.b64encode(secret_data(api)["tls.crt"]).decode()
     (request,) = sent
@@ -124,8 +124,8 @@ async def test_webhooks_get_the_certificate_and_nothing_else(api: ApiServer, man
 async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:
     """The API server refuses what the others write, and they take what is there then."""
     replicas = [managing(client, tmp_path / f"{number}.pem") for number in range(3)]
-    await asyncio.gather(*(each.look() for each in replicas))
-    await asyncio.gather(*(each.look() for each in replicas))
+    await asyncio.gather(*(each.reconcile() for each in replicas))
+    await asyncio.gather(*(each.reconcile() for each in replicas))
     assert not any(each.failure for each in replicas)
     served = {(tmp_path / f"{number}.pem").read_bytes() for number in range(3)}
     data = secret_data(api)
@@ -135,7 +135,7 @@ async def test_one_replica_of_three_makes_it(api: ApiServer, client: ClusterClie
     put_secret(api, to_secret_data(OwnCertificates(half_over)))
     api.requests.clear()
     api.is_open.clear()
-    looks = [asyncio.create_task(each.look()) for each in replicas]
+    looks = [asyncio.create_task(each.reconcile()) for each in replicas]
     await eventually(lambda: len(api.requests) == len(replicas))
     api.is_open.set()
     await asyncio.gather(*looks)
@@ -195,18 +195,18 @@ class Simulation:
 
     async def run(self, days: float) -> AsyncIterator[tuple[bytes, bytes]]:
         """What the API server trusts and each replica serves, after each look; quiet hours are left out."""
-        await asyncio.gather(*(replica.look() for replica in self._replicas))
+        await asyncio.gather(*(replica.reconcile() for replica in self._replicas))
         known, until, watched_until = trusted(self.api), self.seconds + days * DAY, self.seconds + 900
         while self.seconds < until:
             for replica in self._replicas:
                 before = self.client.writes
-                await replica.look()
+                await replica.reconcile()
                 if self.client.writes != before:
                     watched_until = self.seconds + 900
                 for file in self._files:
                     yield known, file.read_bytes().partition(b"-----BEGIN PRIVATE")[0]
                 known = trusted(self.api)  # ten seconds late
-                self.seconds += LOOK_SECONDS / 3
+                self.seconds += RECONCILE_SECONDS / 3
             if self.seconds > watched_until:
                 self.seconds += 21_600
 
@@ -237,9 +237,9 @@ async def test_what_is_not_published_is_not_served(tmp_path: Path) -> None:
 async def test_a_configuration_that_lost_its_bundle_gets_it_back(api: ApiServer, managed: SelfManaged) -> None:
     """As after a `kubectl replace`. One that comes later than the service gets it within seconds."""
     api.remove(CONFIGURATIONS, "webhook")
-    assert await managed.look() <= 1
+    assert await managed.reconcile() <= 1
     put_configuration(api)
-    assert await managed.look() == LOOK_SECONDS
+    assert await managed.reconcile() == RECONCILE_SECONDS
     assert trusted(api) == secret_data(api)["tls.crt"]
 
 
@@ -249,7 +249,7 @@ async def test_a_certificate_that_is_not_valid_yet_is_replaced_and_the_new_one_t
     """It was made by a replica whose clock was 200 days ahead."""
     ahead = make_certificate(NAMES, datetime.now(UTC) + timedelta(days=200), LIFE)
     put_secret(api, to_secret_data(OwnCertificates(ahead)))
-    assert await managed.look() == LOOK_SECONDS
+    assert await managed.reconcile() == RECONCILE_SECONDS
     data = secret_data(api)
     assert data["tls.crt"] != ahead.certificate
     assert trusted(api) == data["tls.crt"]
@@ -263,7 +263,7 @@ async def test_a_secret_that_has_no_certificate_is_made_anew_if_it_is_ours(
     """Else it is left as it is, and the reason is said."""
     own = to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE)))
     put_secret(api, own | {"tls.crt": b"no PEM"} if is_ours else {"tls.crt": b"no PEM"})
-    await managed.look()
+    await managed.reconcile()
     assert (secret_data(api)["tls.crt"] == b"no PEM") is not is_ours
     assert ("is not one of ours" in managed.failure) is not is_ours
 
@@ -314,7 +314,7 @@ async def test_a_file_that_cannot_be_written_for_now_is_written_later(client: Cl
         await eventually(lambda: "No such file or directory" in managed.failure)
         assert not background_problem()
         folder.mkdir()
-        await managed.is_there.wait()
+        await managed.is_made.wait()
     assert (folder / "tls.pem").read_bytes().startswith(b"-----BEGIN CERTIFICATE-----")
 
 
@@ -325,7 +325,7 @@ async def test_a_write_that_ends_halfway_leaves_the_last_file(
     file = tmp_path / "files" / "tls.pem"
     file.parent.mkdir()
     managed = managing(client, file)
-    await managed.look()
+    await managed.reconcile()
     before = file.read_bytes()
     put_secret(api, to_secret_data(OwnCertificates(make_certificate(NAMES, datetime.now(UTC), LIFE))))
     _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -333,11 +333,11 @@ async def test_a_write_that_ends_halfway_leaves_the_last_file(
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))  # files of 100 bytes at most
         try:
             with capture_logs():  # pytest's own file would be too large as well
-                await managed.look()
+                await managed.reconcile()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert "File too large" in managed.failure
     assert file.read_bytes() == before
     assert len(list(file.parent.iterdir())) == 2
-    await managed.look()
+    await managed.reconcile()
     assert file.read_bytes() != before

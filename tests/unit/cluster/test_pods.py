@@ -60,7 +60,7 @@ async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server_once_some
         for _ in range(20):
             await asyncio.sleep(0)
         assert cluster.watches == []
-        run.pods.look()
+        run.pods.watch_briefly()
         await eventually(lambda: cluster.open)
     (query,) = cluster.watches
     assert (cluster.open, cluster.paths, query["resourceVersion"], cluster.lists) == (0, [PODS], "0", [])
@@ -72,7 +72,7 @@ async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
     """Images may change while a pod waits; one that is bound or gone is left alone."""
     cluster = api([event("ADDED"), event("MODIFIED"), event("DELETED"), event("BOOKMARK"), None])
     async with running(cluster) as run:
-        run.pods.look()
+        run.pods.watch_briefly()
         await cluster.said.wait()
     assert [[image.reference for image in images_of(pod)] for pod in run.announced] == [["web:1", "models:2"]] * 2
     assert [pod.metadata and pod.metadata.uid for pod in run.announced] == ["u1"] * 2
@@ -82,7 +82,7 @@ async def test_many_pods_that_come_together_hold_up_nobody() -> None:
     """Each takes up to a millisecond, and kube-scheduler and the API server wait for answers meanwhile."""
     cluster = api([*[event("ADDED")] * 50, None])
     async with running(cluster) as run:
-        run.pods.look()
+        run.pods.watch_briefly()
         seen = [0]
         while not cluster.said.is_set():
             await asyncio.sleep(0)
@@ -99,7 +99,7 @@ def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
         async with running(cluster) as run:
             for looks in (1, 2):
                 for _ in range(10):
-                    run.pods.look()
+                    run.pods.watch_briefly()
                     await asyncio.sleep(FOREVER / 2)
                     assert (cluster.open, len(cluster.watches), len(run.announced)) == (1, looks, looks)
                 await asyncio.sleep(2 * FOREVER)
@@ -116,7 +116,7 @@ async def test_watch_that_is_lost_goes_on_where_it_was() -> None:
     seen = b'{"metadata":{"name":"web","resourceVersion":"7"}}'
     cluster = api([event("ADDED", seen), LOST], [LOST], [event("ADDED"), None])
     async with running(cluster) as run:
-        run.pods.look()
+        run.pods.watch_briefly()
         await eventually(lambda: len(run.announced) == 2)
     assert cluster.versions() == ["0", "7", "7"]
     assert run.delays == [0.5, 1.0]
