@@ -24,7 +24,7 @@ from extender.errors import (
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.rests import REFUSALS, Failure, Rests, has_answered
+from extender.registry.endpoint_breakers import REFUSALS, EndpointBreakers, Failure, has_answered
 
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]
@@ -46,7 +46,7 @@ class MirrorFailover:
         *,
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
-        rests: Rests,
+        breakers: EndpointBreakers,
         heard: Heard | None = None,
     ) -> None:
         """`endpoints_for` returns an image's endpoints in order. `heard` receives what each answered, in words.
@@ -56,7 +56,7 @@ class MirrorFailover:
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
         self._guard = guard
-        self._rests = rests
+        self._breakers = breakers
         self._heard = heard
 
     async def first_answer(
@@ -64,7 +64,7 @@ class MirrorFailover:
     ) -> T:
         """Returns the result of `ask` for the first endpoint that has what is requested.
 
-        Goes on to the next endpoint if a mirror lacks it, fails, or rests: a mirror may hold only a part of the images.
+        Goes on to the next endpoint if a mirror lacks it, fails, or has failed lately: it may hold only some images.
         Calls `ask` with an endpoint and a credential that this endpoint may receive.
 
         Raises:
@@ -99,7 +99,7 @@ class MirrorFailover:
         images = endpoint.credentials == "image"
         for shown in (credential,) if images else await self._credentials_for(endpoint, reference, credential):
             try:
-                async with self._rests.attempt(endpoint, shown.id, is_last_hope=is_last_hope):
+                async with self._breakers.attempt(endpoint, shown.id, is_last_hope=is_last_hope):
                     return await self._ask(endpoint, shown, ask)
             except (RegistryDenied, RegistryThrottled) as exc:
                 refusals.append(exc)

@@ -28,10 +28,10 @@ from extender.machine import Machine
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, Routes
+from extender.registry.endpoint_breakers import EndpointBreakers
 from extender.registry.http import Response, is_about_request, read_refusal, throttled
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody
 from extender.registry.quota import Quotas
-from extender.registry.rests import Rests
 
 _NO_HEAD = frozenset({405, 501})
 _ANYTHING, _JSON = {"Accept": "*/*"}, {"Accept": "application/json"}
@@ -92,7 +92,7 @@ class RegistryClient:
             self.endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
-            rests=Rests(clock=machine.clock, random=machine.random),
+            breakers=EndpointBreakers(clock=machine.clock, random=machine.random),
             heard=heard,
         )
 

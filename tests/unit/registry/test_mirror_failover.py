@@ -12,8 +12,8 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, CredentialScope, Endpoint
+from extender.registry.endpoint_breakers import EndpointBreakers
 from extender.registry.mirror_failover import MirrorFailover
-from extender.registry.rests import Rests
 from extender.registry_metrics import MIRRORS
 from testbed.clock import Clock
 
@@ -39,9 +39,9 @@ class World:
         self.scope: CredentialScope = "operator"
         self.requests, self.keyring_requests = list[tuple[str, str]](), list[str]()
         self.clock = Clock()
-        self.rests = Rests(clock=self.clock, random=lambda: 0.0)
+        self.breakers = EndpointBreakers(clock=self.clock, random=lambda: 0.0)
         self.failover = MirrorFailover(
-            self.endpoints_for, mirror_credentials=self.credentials_for, guard=guard, rests=self.rests
+            self.endpoints_for, mirror_credentials=self.credentials_for, guard=guard, breakers=self.breakers
         )
 
     def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
@@ -334,9 +334,9 @@ async def test_throttled_account_rests_as_long_as_the_host_said_and_no_other() -
     [up] = world.endpoints_for(APP)
     async with contextlib.AsyncExitStack() as answered_later:
         for account in (OWN.id, TENANT.id):  # the tenant's was asked before it was throttled
-            await answered_later.enter_async_context(world.rests.attempt(up, account, is_last_hope=True))
+            await answered_later.enter_async_context(world.breakers.attempt(up, account, is_last_hope=True))
         with contextlib.suppress(errors.RegistryThrottled):
-            async with world.rests.attempt(up, TENANT.id, is_last_hope=True):
+            async with world.breakers.attempt(up, TENANT.id, is_last_hope=True):
                 assert await world.look() is BUSY
                 raise errors.RegistryThrottled("later", 5.0)
     world.says["up"] = "answer"

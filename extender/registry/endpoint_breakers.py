@@ -1,8 +1,9 @@
-"""What rests: the hosts, mirrors and accounts that failed and are not asked for a while, in one table.
+"""Circuit breakers of the hosts, mirrors and accounts that requests go to, in one table.
 
-Blame has to be certain, since whoever creates pods chooses the names that fail. A 429 rests its account at its host. A
-host rests when no connection to it comes about. A mirror rests for one registry after any failure, as long as another
-endpoint can be asked instead: a registry that hangs makes its mirrors hang. An answer, a 5xx too, rests nothing.
+Blame has to be certain, since whoever creates pods chooses the names that fail. A 429 opens the breaker of its account
+at its host. A host's opens when no connection to it comes about. A mirror's opens for one registry after any failure,
+as long as another endpoint can be asked instead: a registry that hangs makes its mirrors hang. An answer, a 5xx too,
+opens none.
 """
 
 import asyncio
@@ -37,9 +38,9 @@ from extender.tables import LruTable
 log = structlog.get_logger()
 
 _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
-# Repositories of a host, one after the other, to which no connection comes about before the host rests for everybody.
+# Repositories of a host, one after the other, to which no connection comes about, before its breaker opens for all.
 _REPOSITORIES = 3
-# A host that has answered so lately does not rest, whatever fails there: somebody gets what is asked for.
+# The breaker of a host that has answered so lately stays closed, whatever fails there: somebody gets what is asked for.
 _ANSWERED_LATELY_SECONDS = 10.0
 _LEAST_SECONDS = 1.0  # until whoever was refused asks again, as after a Retry-After
 # A row takes some 500 bytes, and every host that images name has one.
@@ -56,7 +57,7 @@ Key = tuple[str, str, CredentialId | None]
 class _Row(msgspec.Struct):
     """What is known of a host or account: its breaker, if it is not closed, and what failed since its last answer.
 
-    `probe` is set at the end of the attempt that finds out whether a rest is over; None if none is under way.
+    `probe` is set at the end of the attempt that the breaker has admitted; None if none is under way.
     """
 
     breaker: CircuitBreaker | None = None
@@ -80,8 +81,8 @@ class _Row(msgspec.Struct):
             self.probe = None
 
 
-class Rests:
-    """What rests, until when. After that one attempt is let through at a time, until one has an answer."""
+class EndpointBreakers:
+    """The breakers. One that was open admits one attempt at a time, a probe, until the endpoint answers."""
 
     def __init__(self, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
         """As in `CircuitBreaker`."""
@@ -93,7 +94,7 @@ class Rests:
     async def attempt(self, endpoint: Endpoint, account: CredentialId, *, is_last_hope: bool) -> AsyncIterator[None]:
         """Lets the account ask the endpoint in the context's body, whose outcome is recorded.
 
-        `is_last_hope`: no other endpoint is left to ask. Then only a host that cannot be reached rests.
+        `is_last_hope`: no other endpoint is left to ask. Then only the breaker of a host that cannot be reached counts.
 
         Raises:
             RegistryThrottled: the endpoint has asked this account to come back later.
@@ -157,13 +158,13 @@ class Rests:
         """Records what the endpoint has failed with. A 429 without a time backs off like any other failure."""
         if isinstance(error, RegistryThrottled) and not isinstance(error, QuotaReserved):
             host.note_answer(self._clock())
-            self._rest(of_account, self._row(of_account), error)
-        elif _rests_host(error):
+            self._open(of_account, self._row(of_account), error)
+        elif _opens_breaker(error):
             has_answered_lately = self._clock() - host.answered_at < _ANSWERED_LATELY_SECONDS
             if isinstance(error, RegistryUnreachable) and not has_answered_lately and not host.is_unreachable:
                 host.unreached.add(endpoint.repository)
             if host.is_unreachable or not is_last_hope:
-                self._rest((*of_account[:2], None), host, error)
+                self._open((*of_account[:2], None), host, error)
 
     def _row(self, key: Key) -> _Row:
         row = self._rows.get(key)
@@ -172,7 +173,7 @@ class Rests:
             self._rows.put(key, row)
         return row
 
-    def _rest(self, key: Key, row: _Row, error: RegistryThrottled | RegistryUnavailable) -> None:
+    def _open(self, key: Key, row: _Row, error: RegistryThrottled | RegistryUnavailable) -> None:
         self._rows.put(key, row)  # which may have been evicted during the attempt
         row.breaker = row.breaker or CircuitBreaker(_BACKOFF, clock=self._clock, random=self._random)
         seconds = row.breaker.record_failure(error.retry_after_seconds)
@@ -191,8 +192,8 @@ def has_answered(failure: Failure) -> bool:
     return isinstance(failure, (*REFUSALS, RegistryFailed))
 
 
-def _rests_host(failure: Failure) -> TypeGuard[RegistryUnavailable]:
-    """Whether a mirror rests, as for a name that does not resolve; not for what was not asked, for want of ours."""
+def _opens_breaker(failure: Failure) -> TypeGuard[RegistryUnavailable]:
+    """Whether the endpoint is to blame, as for a name that does not resolve; not where we lacked something."""
     if isinstance(failure, NameUnresolved):
         return True
     return isinstance(failure, RegistryUnavailable) and not isinstance(failure, RegistryNotAsked)
