@@ -13,7 +13,7 @@ from extender.config.tree import Config
 from extender.credentials.keyring import Credential
 from extender.errors import InvalidManifest, RegistryError, UnsupportedManifest
 from extender.fetcher.messages import Look
-from extender.fetcher.sources import HeardOf, LocalSources, open_local_sources
+from extender.fetcher.sources import ImageListener, LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
@@ -86,7 +86,7 @@ async def each_of(wanted: Sequence[T], work: Callable[[T], Awaitable[R]], text_o
 
 @contextlib.asynccontextmanager
 async def open_lookups(
-    settings: Config, cluster_view: ClusterView, heard: HeardOf | None = None
+    settings: Config, cluster_view: ClusterView, heard: ImageListener | None = None
 ) -> AsyncIterator[tuple[LocalSources, PodResolver]]:
     """What asks registries, in this process, and the resolver over it; `heard` as in `open_local_sources`.
 
@@ -95,7 +95,7 @@ async def open_lookups(
     """
     id_key = credential_key(settings.cache.key_file, THIS_MACHINE.token_bytes)
     async with (
-        open_local_sources(settings.registry, id_key, machine=THIS_MACHINE, heard=heard) as sources,
+        open_local_sources(settings.registry, id_key, machine=THIS_MACHINE, on_answer=heard) as sources,
         open_pod_resolver(sources, settings, cluster_view, THIS_MACHINE) as pod_resolver,
     ):
         yield sources, pod_resolver

@@ -28,8 +28,8 @@ from extender.registry.mirror_failover import MirrorCredentials
 from extender.registry.mirror_files import MirrorFiles
 from extender.watched_files import FileWatcher
 
-HeardOf: TypeAlias = Callable[[ImageReference, Endpoint, str], None]
-_LOOKED_AT: ContextVar[ImageReference | None] = ContextVar("looked at", default=None)
+ImageListener: TypeAlias = Callable[[ImageReference, Endpoint, str], None]
+_ASKED_FOR: ContextVar[ImageReference | None] = ContextVar("asked for", default=None)
 """Of whose parts the requests of this task are."""
 
 
@@ -46,12 +46,12 @@ class LocalSources(Looker):
         """Returns."""
 
 
-class HeardSources(LocalSources):
-    """The same, for whoever wants to hear what each endpoint answered."""
+class ListeningSources(LocalSources):
+    """The same, for whoever listens to what each endpoint answers."""
 
     async def look(self, look: Look) -> SeenImage | Failed:
         """As `Looker` has it."""
-        _LOOKED_AT.set(look.reference)
+        _ASKED_FOR.set(look.reference)
         return await super().look(look)
 
 
@@ -62,11 +62,11 @@ async def open_local_sources(
     *,
     machine: Machine,
     patience_seconds: float | None = None,
-    heard: HeardOf | None = None,
+    on_answer: ImageListener | None = None,
 ) -> AsyncIterator[LocalSources]:
     """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
 
-    `id_key` and `patience_seconds` as in `OperatorKeyring`. `heard` receives what each endpoint answered, and for
+    `id_key` and `patience_seconds` as in `OperatorKeyring`. `on_answer` receives what each endpoint answered, and for
     the look at which image.
 
     Raises:
@@ -74,7 +74,7 @@ async def open_local_sources(
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
-            sources = await _open(settings, id_key, machine, patience_seconds, heard, stack)
+            sources = await _open(settings, id_key, machine, patience_seconds, on_answer, stack)
         except ConfigError:
             raise
         except Exception as exc:  # whose text may have a secret of the environment, such as a proxy's password
@@ -87,12 +87,12 @@ async def _open(
     id_key: bytes,
     machine: Machine,
     patience_seconds: float | None,
-    heard: HeardOf | None,
+    on_answer: ImageListener | None,
     stack: contextlib.AsyncExitStack,
 ) -> LocalSources:
-    def hear(endpoint: Endpoint, said: str) -> None:
-        if heard and (reference := _LOOKED_AT.get()):
-            heard(reference, endpoint, said)
+    def listen(endpoint: Endpoint, said: str) -> None:
+        if on_answer and (reference := _ASKED_FOR.get()):
+            on_answer(reference, endpoint, said)
 
     watcher = FileWatcher()
     guard = AddressGuard(allow=settings.allow, deny=settings.deny, private_addresses=settings.private_addresses)
@@ -125,10 +125,10 @@ async def _open(
         mirrors=mirrors,
         mirror_credentials=_for_mirrors(operator, mirrors),
         guard=guard,
-        heard=hear if heard else None,
+        on_answer=listen if on_answer else None,
     )
     await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS), "registry-files"))
-    return (HeardSources if heard else LocalSources)(registry, operator)
+    return (ListeningSources if on_answer else LocalSources)(registry, operator)
 
 
 def _for_mirrors(operator: OperatorKeyring, mirrors: MirrorFiles | None) -> MirrorCredentials:

@@ -171,8 +171,8 @@ class Authenticator:
         """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
         origin, own = url.origin(), endpoint.own_repository
         is_endpoint = origin == endpoint.root.origin()
-        shown = credential if is_endpoint else ANONYMOUS
-        hop = _Hop(url, endpoint, shown, (origin, own), (origin, "" if is_endpoint else own))
+        login = credential if is_endpoint else ANONYMOUS
+        hop = _Hop(url, endpoint, login, (origin, own), (origin, "" if is_endpoint else own))
         headers = CIMultiDict(endpoint.headers if is_endpoint else ())
         headers["Accept"] = _ACCEPT
         headers.update(more)

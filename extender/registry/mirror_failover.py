@@ -29,7 +29,7 @@ from extender.registry.endpoint_breakers import REFUSALS, EndpointBreakers, Fail
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]
 MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]]
-Heard = Callable[[Endpoint, str], None]
+AnswerListener = Callable[[Endpoint, str], None]
 
 
 async def nobody(_reference: ImageReference) -> tuple[Credential, ...]:
@@ -47,9 +47,9 @@ class MirrorFailover:
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
         breakers: EndpointBreakers,
-        heard: Heard | None = None,
+        on_answer: AnswerListener | None = None,
     ) -> None:
-        """`endpoints_for` returns an image's endpoints in order. `heard` receives what each answered, in words.
+        """`endpoints_for` returns an image's endpoints in order. `on_answer` receives what each answered, in words.
 
         `mirror_credentials` and `guard` are those of `RegistryClient`.
         """
@@ -57,7 +57,7 @@ class MirrorFailover:
         self._mirror_credentials = mirror_credentials
         self._guard = guard
         self._breakers = breakers
-        self._heard = heard
+        self._on_answer = on_answer
 
     async def first_answer(
         self, capability: Capability, reference: ImageReference, credential: Credential, ask: Ask[T]
@@ -78,12 +78,12 @@ class MirrorFailover:
             try:
                 answer = await self._ask_endpoint(endpoint, reference, credential, ask, is_last_hope=is_last_hope)
             except (RegistryError, InvalidManifest) as exc:
-                if self._heard:
-                    self._heard(endpoint, str(exc))
+                if self._on_answer:
+                    self._on_answer(endpoint, str(exc))
                 (blocked if endpoint.not_asked else failures).append(exc)
             else:
-                if self._heard:
-                    self._heard(endpoint, "it has the image")
+                if self._on_answer:
+                    self._on_answer(endpoint, "it has the image")
                 return answer
         raise _verdict(failures or blocked) if failures or blocked else _nowhere(reference, capability)
 
@@ -97,24 +97,24 @@ class MirrorFailover:
             self._guard.check_registry(endpoint.root)
         refusals: list[RegistryDenied | RegistryThrottled] = []
         images = endpoint.credentials == "image"
-        for shown in (credential,) if images else await self._credentials_for(endpoint, reference, credential):
+        for login in (credential,) if images else await self._credentials_for(endpoint, reference, credential):
             try:
-                async with self._breakers.attempt(endpoint, shown.id, is_last_hope=is_last_hope):
-                    return await self._ask(endpoint, shown, ask)
+                async with self._breakers.attempt(endpoint, login.id, is_last_hope=is_last_hope):
+                    return await self._ask(endpoint, login, ask)
             except (RegistryDenied, RegistryThrottled) as exc:
                 refusals.append(exc)
         raise next((each for each in refusals if isinstance(each, RegistryThrottled)), refusals[-1])
 
-    async def _ask(self, endpoint: Endpoint, shown: Credential, ask: Ask[T]) -> T:
+    async def _ask(self, endpoint: Endpoint, login: Credential, ask: Ask[T]) -> T:
         """Returns the result, over plain HTTP if the endpoint has that and no connection over TLS comes about."""
         try:
-            return await ask(endpoint, shown)
+            return await ask(endpoint, login)
         except RegistryUnreachable:
             if endpoint.plain_root is None:
                 raise
         if self._guard:
             self._guard.check_registry(endpoint.plain_root)
-        return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), shown)
+        return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), login)
 
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential

@@ -30,7 +30,7 @@ from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, Routes
 from extender.registry.endpoint_breakers import EndpointBreakers
 from extender.registry.http import Response, is_about_request, read_refusal, throttled
-from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody
+from extender.registry.mirror_failover import AnswerListener, MirrorCredentials, MirrorFailover, nobody
 from extender.registry.quota import Quotas
 
 _NO_HEAD = frozenset({405, 501})
@@ -72,13 +72,13 @@ class RegistryClient:
         mirrors: EndpointSource | None = None,
         mirror_credentials: MirrorCredentials = nobody,
         guard: AddressGuard | None = None,
-        heard: Heard | None = None,
+        on_answer: AnswerListener | None = None,
     ) -> None:
         """`timeout_seconds` bounds each request, to a registry or a token server, with its body.
 
         `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
         `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
-        them. `guard` decides which registries and mirrors may be contacted (None: all). `heard` receives what each
+        them. `guard` decides which registries and mirrors may be contacted (None: all). `on_answer` receives what each
         endpoint answered.
         """
         self._authenticator = Authenticator(
@@ -93,7 +93,7 @@ class RegistryClient:
             mirror_credentials=mirror_credentials,
             guard=guard,
             breakers=EndpointBreakers(clock=machine.clock, random=machine.random),
-            heard=heard,
+            on_answer=on_answer,
         )
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
@@ -103,8 +103,8 @@ class RegistryClient:
         digest, or sends another digest than was asked for. A mirror that refuses it is passed over.
         """
 
-        async def head(endpoint: Endpoint, shown: Credential) -> str | None:
-            response = await self._ask_manifest("HEAD", endpoint, reference, shown)
+        async def head(endpoint: Endpoint, login: Credential) -> str | None:
+            response = await self._ask_manifest("HEAD", endpoint, reference, login)
             if response.status in _NO_HEAD:
                 return None
             try:
@@ -125,9 +125,9 @@ class RegistryClient:
         sent wrong ones (google/go-containerregistry: pkg/v1/remote/descriptor.go).
         """
 
-        async def fetch(endpoint: Endpoint, shown: Credential) -> FetchedManifest:
-            await self._keep_reserve(endpoint, reference, shown)
-            response = await self._ask_manifest("GET", endpoint, reference, shown)
+        async def fetch(endpoint: Endpoint, login: Credential) -> FetchedManifest:
+            await self._keep_reserve(endpoint, reference, login)
+            response = await self._ask_manifest("GET", endpoint, reference, login)
             body = self._body_of(response, endpoint, reference, reference.digest)
             digest = reference.digest or digest_of(body)
             if response.headers.get("Docker-Content-Digest") != digest and not is_whole(body):
@@ -145,8 +145,8 @@ class RegistryClient:
         Uses GET without a HEAD before it: public.ecr.aws denies a HEAD where a GET works.
         """
 
-        async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
-            response = await self._authenticator.ask("GET", endpoint, f"blobs/{digest}", shown, headers=_ANYTHING)
+        async def fetch(endpoint: Endpoint, login: Credential) -> bytes:
+            response = await self._authenticator.ask("GET", endpoint, f"blobs/{digest}", login, headers=_ANYTHING)
             return self._body_of(response, endpoint, reference, digest)
 
         return await self._failover.first_answer("pull", reference, credential, fetch)
@@ -159,9 +159,9 @@ class RegistryClient:
         Reads 4 MiB at most. A registry that knows no ranges sends the whole blob, which is taken if it is that small.
         """
 
-        async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
+        async def fetch(endpoint: Endpoint, login: Credential) -> bytes:
             wanted = {**_ANYTHING, "Range": f"bytes={start}-{end - 1}"}
-            response = await self._authenticator.ask("GET", endpoint, f"blobs/{digest}", shown, headers=wanted)
+            response = await self._authenticator.ask("GET", endpoint, f"blobs/{digest}", login, headers=wanted)
             if response.status == 206 and not response.truncated:
                 if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                     raise RegistryFailed(f"{endpoint.name} sent another part of a layer than was asked for")
@@ -177,11 +177,11 @@ class RegistryClient:
         Follows the `Link` of each page (distribution-spec, "Listing Tags"), and asks nothing but the page it names.
         """
 
-        async def fetch(endpoint: Endpoint, shown: Credential) -> list[str]:
+        async def fetch(endpoint: Endpoint, login: Credential) -> list[str]:
             tags: list[str] = []
             query = f"n={_TAGS_A_PAGE}"
             for _ in range(_MOST_TAG_PAGES):
-                response = await self._authenticator.ask("GET", endpoint, "tags/list", shown, query, _JSON)
+                response = await self._authenticator.ask("GET", endpoint, "tags/list", login, query, _JSON)
                 page = _read_tags(self._body_of(response, endpoint, reference, ""), endpoint.name)
                 tags += page
                 query = next_page(response.headers.getall("Link", []))
@@ -210,21 +210,21 @@ class RegistryClient:
         return by_tag != by_digest
 
     async def _ask_manifest(
-        self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
+        self, method: str, endpoint: Endpoint, reference: ImageReference, login: Credential
     ) -> Response:
         what = f"manifests/{reference.digest or reference.tag}"
-        response = await self._authenticator.ask(method, endpoint, what, shown)
+        response = await self._authenticator.ask(method, endpoint, what, login)
         if (
             response.status == 200 or "RateLimit-Remaining" in response.headers
         ):  # an error without the header does not mean that there is no quota
-            self._quotas.note(endpoint.name, endpoint.root.origin(), shown.id, response.headers)
+            self._quotas.note(endpoint.name, endpoint.root.origin(), login.id, response.headers)
         return response
 
-    async def _keep_reserve(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
+    async def _keep_reserve(self, endpoint: Endpoint, reference: ImageReference, login: Credential) -> None:
         """Raises RegistryThrottled while the quota is low, which a HEAD tells for free where that is not known now."""
-        account = (endpoint.root.origin(), shown.id)
+        account = (endpoint.root.origin(), login.id)
         if self._quotas.is_old(endpoint.name, *account):
-            response = await self._ask_manifest("HEAD", endpoint, reference, shown)
+            response = await self._ask_manifest("HEAD", endpoint, reference, login)
             if too_many := throttled(response, self._wall_clock):
                 raise too_many
         if self._quotas.is_reserved(*account):

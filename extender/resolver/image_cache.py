@@ -172,7 +172,7 @@ class WriteLog(Protocol):
         """Records that the name's row is void if it was confirmed up to `at`."""
 
 
-class _Shown(msgspec.Struct, frozen=True, gc=False):
+class _OwnedContent(msgspec.Struct, frozen=True, gc=False):
     """The content of a digest, and the tenant whose lookup fetched it."""
 
     content: Content
@@ -218,10 +218,10 @@ class ImageCache:
             owner_of=lambda _, known: known.owner,
             cost_of=lambda key, known: row_cost(known.content, key[0], key[1], known.packed),
         )
-        self._contents: ShareTable[tuple[str, PackedDigest], _Shown] = ShareTable(
+        self._contents: ShareTable[tuple[str, PackedDigest], _OwnedContent] = ShareTable(
             size,
-            owner_of=lambda _, shown: shown.owner,
-            cost_of=lambda key, shown: row_cost(shown.content, *key),
+            owner_of=lambda _, row: row.owner,
+            cost_of=lambda key, row: row_cost(row.content, *key),
         )
         self._interned: LruTable[Content, Content] = LruTable(_MOST_PLATFORM_SETS)
         most = min(size // 10, _MOST_REPOSITORIES)
@@ -322,7 +322,7 @@ class ImageCache:
             known = CachedImage(content, packed, at, owner, label, is_partial=True)
             self._names.put((target.repository, target.name, credential_id), known)
             return known
-        content = self._show(target.repository, packed, content, owner)
+        content = self._put_content(target.repository, packed, content, owner)
         return self._write(target, credential_id, CachedImage(content, packed, at, owner, label))
 
     def confirm(
@@ -334,10 +334,10 @@ class ImageCache:
         tenant for which the registry was asked.
         """
         packed = pack_digest(digest)
-        shown = self._contents.get((target.repository, packed))
-        if shown is None:
+        row = self._contents.get((target.repository, packed))
+        if row is None:
             return None
-        return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner, label))
+        return self._write(target, credential_id, CachedImage(row.content, packed, at, owner, label))
 
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
         """Removes the row of `target` for `credential_id`, which was denied at `at`.
@@ -357,7 +357,7 @@ class ImageCache:
         """Adds a row of an earlier process or of another replica, unless a later row or denial is known."""
         repository, name, credential_id = key
         repository = sys.intern(repository)
-        content = self._show(repository, known.packed, known.content, known.owner)
+        content = self._put_content(repository, known.packed, known.content, known.owner)
         known = CachedImage(content, known.packed, known.confirmed_at, known.owner)
         key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.get(key)
@@ -369,13 +369,13 @@ class ImageCache:
         denied_at = self._denied_at.get((key[0], key[2]))
         return denied_at is not None and known.confirmed_at <= denied_at
 
-    def _show(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
+    def _put_content(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
         """Adds the content of a digest. Returns the object that all rows share."""
-        shown = self._contents.get((repository, packed))
-        if shown is not None and shown.content == content:
-            return shown.content
+        row = self._contents.get((repository, packed))
+        if row is not None and row.content == content:
+            return row.content
         content = self._intern(content)
-        self._contents.put((repository, packed), _Shown(content, owner))
+        self._contents.put((repository, packed), _OwnedContent(content, owner))
         return content
 
     def _intern(self, content: Content) -> Content:
