@@ -30,7 +30,7 @@ from extender.cli.options import (
 )
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.installed_webhooks import fetch_webhook_reach
-from extender.cluster.workload_lists import fetch_namespace_annotations, list_nodes
+from extender.cluster.workload_lists import fetch_namespace_annotations, list_nodes_and_images
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
@@ -38,6 +38,7 @@ from extender.kubernetes.core_v1 import CreatedSpec
 from extender.kubernetes.reported_v1 import PodStatus, ReportedNode
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
+from extender.placement.node_images import NodeImages
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports import explanation
@@ -135,7 +136,7 @@ async def explain_all(
     subjects: Sequence[Subject], settings: Config, client: ClusterClient | None
 ) -> Sequence[Explanation]:
     """The explanation of each subject. Raises ClusterError if the cluster's nodes cannot be read."""
-    nodes = await list_nodes(client) if client else []
+    nodes, listed = await list_nodes_and_images(client) if client else ([], NodeImages())
     reach = await fetch_webhook_reach(client) if client else WebhookReach()
     secrets = RefusedSecrets()
     annotations = await _defaults_of(subjects, client)
@@ -145,7 +146,7 @@ async def explain_all(
         async def one(subject: Subject) -> Explanation:
             try:
                 is_reviewed = bool(settings.admission.listen) and reach.includes(subject.namespace, _labels_of(subject))
-                return await _explain(subject, pod_resolver, settings, nodes, is_reviewed=is_reviewed)
+                return await _explain(subject, pod_resolver, settings, nodes, listed, is_reviewed=is_reviewed)
             except msgspec.ValidationError as exc:  # of a part that is decoded where it is needed
                 raise ConfigError(f"{subject} is not as Kubernetes takes it: {exc}") from exc
 
@@ -177,6 +178,7 @@ async def _explain(
     pod_resolver: PodResolver,
     settings: Config,
     nodes: Sequence[ReportedNode],
+    listed: NodeImages,
     *,
     is_reviewed: bool,
 ) -> Explanation:
@@ -188,7 +190,10 @@ async def _explain(
     evidence = dict(zip(question.images, pod_resolver.evidence(question), strict=True))
     policy = pod_resolver.policy
     mutator = Mutator(policy, admission_settings_of(settings))
-    explained = explanation.explain(subject, evidence, overrides, policy, mutator, nodes, is_reviewed=is_reviewed)
+    cluster = explanation.cluster_nodes(nodes, listed)
+    explained = explanation.explain(
+        subject, evidence, overrides, policy, mutator, nodes, is_reviewed=is_reviewed, cluster=cluster
+    )
     if explained.skipped or not subject.is_created:
         return explained
     faults = await _faults(subject, question.keyring, pod_resolver, nodes)

@@ -18,6 +18,8 @@ _PASSES = {
     Verdict.PASSED: "passes: scheduler.unknown or pending is pass",
     Verdict.ASSUMED_YES: "assumed to run there, by the operator's setting",
     Verdict.RETRY: "kube-scheduler is asked to come back",
+    Verdict.LISTED: "passes: no registry answers for an image, and these nodes have it",
+    Verdict.LEFT_OUT: "left out while other nodes have an image for which no registry answers",
     Verdict.UNSTATED: "passes: the service has seen no node of this platform, or it states none",
 }
 

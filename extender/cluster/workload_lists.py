@@ -8,18 +8,22 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.listwatch import Getter
 from extender.errors import ClusterError
-from extender.kubernetes.core_v1 import ServiceAccount
+from extender.kubernetes.core_v1 import ListingNode, NodeName, ServiceAccount
 from extender.kubernetes.meta_v1 import List, PartialObjectMetadata, is_object_name
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedNode
+from extender.placement.node_images import NodeImages
+from extender.placement.nodes import name_of_node
 
 PAGE_OBJECTS = 250
 _MOST_PAGES = 100_000
+_NODES = "/api/v1/nodes"
 _PAGE = msgspec.json.Decoder(List)
 OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ACCOUNT = msgspec.json.Decoder(ServiceAccount)
 _NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
 _NODE = msgspec.json.Decoder(ReportedNode)
+_LISTING_NODE = msgspec.json.Decoder(ListingNode)
 
 T = TypeVar("T")
 
@@ -109,8 +113,19 @@ async def list_kind(client: Getter, kind: ListedKind, namespace: str = "") -> As
 
 
 async def list_nodes(client: Getter) -> list[ReportedNode]:
-    """Every node. Raises ClusterError as `list_documents`."""
-    return [node async for node in list_objects(client, "/api/v1/nodes", _NODE, "node")]
+    """Every node once. Raises ClusterError as `list_documents`."""
+    nodes = {name_of_node(node): node async for node in list_objects(client, _NODES, _NODE, "node")}
+    return list(nodes.values())
+
+
+async def list_nodes_and_images(client: Getter) -> tuple[list[ReportedNode], NodeImages]:
+    """Every node once, and the images that each lists. Raises ClusterError as `list_documents`."""
+    nodes, images = dict[NodeName, ReportedNode](), NodeImages()
+    async for document in list_documents(client, _NODES):
+        node, status = decode_answer(_NODE, document, "node"), decode_answer(_LISTING_NODE, document, "node").status
+        nodes[name_of_node(node)] = node
+        images.put(name_of_node(node), status.image_names if status else ())
+    return list(nodes.values()), images
 
 
 async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[tuple[str, str], tuple[str, ...]]:

@@ -35,6 +35,7 @@ from extender.placement.facts import (
     facts_of,
 )
 from extender.placement.mutation import Mutator
+from extender.placement.node_images import NodeImages
 from extender.placement.node_match import (
     NodeDemands,
     Obstacle,
@@ -45,7 +46,7 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
+from extender.placement.nodes import NO_NODES, PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
 from extender.placement.patch import Operation, apply
 from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
@@ -195,19 +196,21 @@ def explain(
     """The explanation by the cluster's nodes, or the usual ones if it has none. O(nodes).
 
     `evidence` has what is known of each image, in pod order. A pod that is yet to be created is judged as the webhook
-    would have it, if there is one (`is_reviewed`). `cluster` has the nodes if there are more than these.
+    would have it, if there is one (`is_reviewed`). `cluster` has the images that nodes list, and all platforms if there
+    are more nodes than these.
     """
+    cluster = cluster or cluster_nodes(nodes)
     pod, images = subject.pod, tuple(evidence)
     answers = [each.answer for each in evidence.values()]
-    facts = facts_of(images, answers, may_be_pending=not subject.has_waited)
-    known = dict(zip(images, facts, strict=True))
-    decision = Decision(images, facts, policy, overrides)
+    may_be_pending, lists = not subject.has_waited, cluster.images.lists
+    known = dict(zip(images, facts_of(images, answers, may_be_pending=may_be_pending, lists=lists), strict=True))
+    decision = Decision(images, facts_of(images, answers, may_be_pending=may_be_pending), policy, overrides)
     mutation = mutator.skip(pod, overrides) or mutator.mutate(
         pod,
         images,
-        facts_of(images, answers, may_be_pending=True),
+        facts_of(images, answers, may_be_pending=True, lists=lists),
         overrides,
-        cluster or cluster_nodes(nodes),
+        cluster,
         may_hold=True,
     )
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
@@ -219,9 +222,12 @@ def explain(
     # Nobody can change what is recorded as ours but the images' authors.
     authors = msgspec.structs.replace(subject.demands(_as_written(subject.document)), tolerations=demands.tolerations)
     explained_images = list(_images(pod, known, evidence))
+    nodes = nodes or usual_nodes()
+    unmet = [obstacles(demands, node) for node in nodes]
+    verdicts = [Verdict.PASSED] * len(nodes) if skipped else _verdicts(decision, nodes, unmet, cluster.images)
     kinds: dict[ExplainedNodes, list[str]] = {}
-    for node in nodes or usual_nodes():
-        kind = _kind_of(node, demands, authors, None if skipped else decision, known, annotation)
+    for node, own, verdict in zip(nodes, unmet, verdicts, strict=True):
+        kind = _kind_of(node, own, obstacles(authors, node), verdict, None if skipped else decision, known, annotation)
         kinds.setdefault(kind, []).append(name_of_node(node))
     explained_nodes = sorted(
         (kind.of(names) for kind, names in kinds.items()),
@@ -236,7 +242,7 @@ def explain(
         skipped=skipped,
         images=explained_images,
         refusal=decision.refusal,
-        retry=retry_text(decision.retried),
+        retry="" if Verdict.LISTED in verdicts else retry_text(decision.retried),
         annotation=annotation,
         added=annotations.get(ADDED, ""),
         webhook=ExplainedWebhook(
@@ -266,9 +272,9 @@ def usual_nodes() -> list[ReportedNode]:
     ]
 
 
-def cluster_nodes(nodes: Sequence[ReportedNode]) -> ClusterNodes:
-    """What the webhook of a cluster with these nodes knows of them."""
-    return ClusterNodes(frozenset(filter(None, map(platform_of_node, nodes))))
+def cluster_nodes(nodes: Sequence[ReportedNode], images: NodeImages = NO_NODES.images) -> ClusterNodes:
+    """What the webhook of a cluster with these nodes knows of them, which list these images."""
+    return ClusterNodes(frozenset(filter(None, map(platform_of_node, nodes))), images)
 
 
 def _as_written(document: KubernetesObject) -> JsonObject:
@@ -277,17 +283,35 @@ def _as_written(document: KubernetesObject) -> JsonObject:
     return own
 
 
+def _verdicts(
+    decision: Decision, nodes: Sequence[ReportedNode], unmet: Sequence[tuple[Obstacle, ...]], images: NodeImages
+) -> list[Verdict]:
+    """The verdict on each node: as filter's, once kube-scheduler has left those out whose demands are unmet."""
+    verdicts = [decision.verdict(platform_of_node(node)) for node in nodes]
+    for unresolved, wanted in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
+        listing = images.nodes_with(wanted)
+        lists = [name_of_node(node) in listing for node in nodes]
+        if any(
+            has and verdict is unresolved and not own for has, verdict, own in zip(lists, verdicts, unmet, strict=True)
+        ):
+            verdicts = [
+                (Verdict.LISTED if has else Verdict.LEFT_OUT) if verdict is unresolved else verdict
+                for has, verdict in zip(lists, verdicts, strict=True)
+            ]
+    return verdicts
+
+
 def _kind_of(
     node: ReportedNode,
-    demands: NodeDemands,
-    authors: NodeDemands,
+    unmet: tuple[Obstacle, ...],
+    own: tuple[Obstacle, ...],
+    verdict: Verdict,
     decision: Decision | None,
     known: Mapping[PodImage, ImageFact],
     annotation: str,
 ) -> ExplainedNodes:
     """What is said of nodes like this one, not counted yet; `decision` is None if none is made about the pod."""
-    platform, unmet = platform_of_node(node), obstacles(demands, node)
-    verdict = decision.verdict(platform) if decision else Verdict.PASSED
+    platform = platform_of_node(node)
     images = _answer(verdict) if decision else RunAnswer.YES
     is_selected = not any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in unmet)
     return ExplainedNodes(
@@ -299,7 +323,7 @@ def _kind_of(
         verdict=verdict,
         words=_words(verdict, decision, "" if is_selected else annotation),
         lacking=tuple(_lacking(known, platform, decision.policy.compatibility)) if platform and decision else (),
-        obstacles=obstacles(authors, node),
+        obstacles=own,
         taints=tuple(map(taint_text, hard_taints(node))),
         score=decision.score(platform) if decision else 0,
     )

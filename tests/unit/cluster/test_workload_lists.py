@@ -7,9 +7,19 @@ import pytest
 
 from extender.cli.audit_sources import read_cluster
 from extender.cluster.client import ClusterRefused
-from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_kind
+from extender.cluster.workload_lists import (
+    PAGE_OBJECTS,
+    WORKLOAD_KINDS,
+    list_documents,
+    list_kind,
+    list_nodes,
+    list_nodes_and_images,
+)
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import LocalObjectReference
+from extender.placement.facts import PodImage
+from extender.placement.nodes import name_of_node
+from tests import builders
 from tests.unit.cluster.scripted_api import ListedApi, ScriptedApi
 
 
@@ -32,6 +42,17 @@ async def test_a_list_is_read_page_by_page() -> None:
     assert await names_of(ListedApi(items, expired=("/x",))) == list("0101234")
     with pytest.raises(ClusterRefused):
         await names_of(ListedApi(items, expired=("/x", "/x")))
+
+
+async def test_nodes_are_read_once_with_the_images_that_they_list() -> None:
+    """Also where the list has expired meanwhile, and was read again."""
+    items = [builders.node(str(index)) for index in range(5)]
+    items[3]["status"]["images"] = [{"names": ["docker.io/library/app:1"]}]
+    for path in ((), ("/api/v1/nodes",)):
+        nodes, images = await list_nodes_and_images(ListedApi({"/api/v1/nodes": items}, expired=path))
+        assert [name_of_node(node) for node in nodes] == list("01234")
+        assert images.nodes_with([PodImage("app:1")]) == {"3"}
+        assert await list_nodes(ListedApi({"/api/v1/nodes": items}, expired=path)) == nodes
 
 
 @pytest.mark.parametrize("body", [b"[", b"[]", b'{"items": 1}', b"\xff", b"[" * 100_000])

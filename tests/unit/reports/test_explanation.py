@@ -8,18 +8,21 @@ import pytest
 
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
+from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import REASON, Mode, read_overrides
 from extender.placement.facts import facts_of, images_of
 from extender.placement.gate import GateSettings, UnknownImages
 from extender.placement.mutation import Mutator
+from extender.placement.node_images import NodeImages
+from extender.placement.nodes import NO_NODES
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
-from extender.reports.explanation import Explanation, Subject, explain, usual_nodes
+from extender.reports.explanation import Explanation, Subject, cluster_nodes, explain, usual_nodes
 from tests import builders
 from tests.builders import created, decoded, index, pod
 from tests.unit.placement.mutating import POLICY, settings
@@ -42,6 +45,7 @@ def told(
     is_created: bool = True,
     has_waited: bool = False,
     kind: str = "Pod",
+    listed: NodeImages = NO_NODES.images,
 ) -> Explanation:
     pod = created(document)
     overrides = read_overrides(pod.metadata.annotations if pod.metadata else None, None)
@@ -52,7 +56,8 @@ def told(
     subject = Subject(kind=kind, name="p", namespace="ns", document=document, pod=pod, is_created=is_created,
                       has_waited=has_waited)  # fmt: skip
     found = dict(zip(images_of(pod), evidence, strict=True))
-    return explain(subject, found, overrides, policy, Mutator(policy, admission or settings()), nodes)
+    mutator, cluster = Mutator(policy, admission or settings()), cluster_nodes(nodes, listed)
+    return explain(subject, found, overrides, policy, mutator, nodes, cluster=cluster)
 
 
 def answers_of(said: Explanation) -> dict[str, RunAnswer]:
@@ -150,6 +155,27 @@ def test_an_image_that_a_pod_has_waited_for_is_unknown() -> None:
     assert ({each.verdict for each in late.nodes}, late.retry) == ({Verdict.PASSED}, "")
     assert (soon.images[0].state, late.images[0].state, late.images[0].cause) == ("pending", "unknown", "missing")
     assert late.webhook == soon.webhook
+
+
+@pytest.mark.parametrize("has_waited", [False, True], ids=["retried", "passed"])
+def test_nodes_that_have_an_image_for_which_no_registry_answers_take_the_pod(*, has_waited: bool) -> None:
+    """And the others are left out as long as the pod itself may go to one of those; the webhook says the same of it."""
+    listed = NodeImages()
+    listed.put(NodeName("has"), ["docker.io/library/app-0:1"])
+    failure, nodes = (
+        Failure(Cause.UNAVAILABLE, "its registry does not answer"),
+        [node("has", "amd64"), node("not", "arm64")],
+    )
+    found = told(pod(), failure, nodes=nodes, listed=listed, has_waited=has_waited)
+    assert [(each.names, each.verdict, each.words) for each in found.nodes] == [
+        (("has",), Verdict.LISTED, ""), (("not",), Verdict.LEFT_OUT, ""),
+    ]  # fmt: skip
+    assert (found.retry, found.images[0].cause, found.answer) == ("", "on-nodes", RunAnswer.UNKNOWN)
+    assert found.remedies[0].startswith("image app-0:1 is not known (on-nodes): ")
+    assert "on-nodes" in " ".join((*found.webhook.warnings, found.webhook.verdict, found.annotation))
+    kept = told(pod(), failure, nodes=[node("has", "amd64", ARM_TAINT), nodes[1]], listed=listed, has_waited=has_waited)
+    unresolved = Verdict.PASSED if has_waited else Verdict.RETRY
+    assert ({each.verdict for each in kept.nodes}, bool(kept.retry)) == ({unresolved}, not has_waited)
 
 
 def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
