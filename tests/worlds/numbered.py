@@ -4,8 +4,9 @@ import json
 
 from tests.worlds.choices import draw_settings
 from tests.worlds.drawing import Draw, draw_cluster, draw_kubernetes, in_order, operator_files
+from tests.worlds.faults import draw_faults
 from tests.worlds.plan import Mode, Plan
-from tests.worlds.themes import THEMES, draw_faults
+from tests.worlds.themes import THEMES
 
 DEFAULT_LIMIT_SECONDS = 300.0
 
@@ -24,7 +25,7 @@ def plan_of(number: int) -> Plan:
     events = list(theme.events(draw))
     guards = "admission.guard_daemon_sets=true" in settings
     kubernetes = draw_kubernetes(draw, guards=guards, injects=draw.known() if name == "injected" else "")
-    events += draw_faults(draw, theme, replicas, limit_of(settings))
+    events += draw_faults(draw, theme.faults, replicas, limit_of(settings))
     return Plan(
         number=number,
         theme=name,

@@ -3,7 +3,6 @@
 A theme follows a feature. Faults of its `faults` last from a moment to longer than the limit by which pods are held.
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -22,9 +21,7 @@ from tests.worlds.drawing import (
 )
 from tests.worlds.plan import (
     AnyEvent,
-    ApiFault,
     Deleted,
-    FetcherStopped,
     GateRemoved,
     Image,
     ImagePushed,
@@ -32,14 +29,11 @@ from tests.worlds.plan import (
     LabelRemoved,
     Mode,
     NamespaceAnnotated,
-    NetworkFault,
     Node,
     NodeAdded,
     NodeChanged,
     NodeRemoved,
-    PatchRefused,
     PodImageChanged,
-    RegistryFault,
     ReplicaKilled,
     ReplicaTerminated,
     RightDenied,
@@ -47,7 +41,6 @@ from tests.worlds.plan import (
     Secret,
     SecretChanged,
     SettingsChanged,
-    WatchFault,
 )
 from tests.worlds.truth import PREFIX
 
@@ -436,61 +429,3 @@ THEMES: Mapping[str, Theme] = {
         favourites=(_LIMIT,),
     ),
 }  # fmt: skip
-
-
-def draw_faults(draw: Draw, theme: Theme, replicas: int, limit_seconds: float) -> Iterator[AnyEvent]:
-    """One or two faults, at times none; each ends before the plan's last event has to."""
-    chance = draw.part("faults")
-    for _ in range(chance.choice((0, 1, 1, 1, 2, 2))):
-        kind = chance.choice(theme.faults)
-        at = round(chance.uniform(1.0, 60.0), 1)
-        if kind in ("right", "watch") and chance.random() < 0.5:
-            at = 1.0  # so that it lasts for longer than anybody goes without noticing
-        seconds = round(min(chance.choice((2.0, 6.0, 15.0, 40.0, 1.4 * limit_seconds, 100.0, 117.0)), 118.0 - at), 1)
-        host = chance.choice((PUBLIC_HOST, PRIVATE_HOST)) if draw.theme == "private" else PUBLIC_HOST
-        yield _FAULTS[kind](chance, at, seconds, chance.randrange(replicas), host)
-
-
-def _fail_registry(chance: random.Random, at: float, seconds: float, _replica: int, host: str) -> AnyEvent:
-    what = chance.choice(("throttled", "unavailable", "denied", "slow", "silent", "refused"))
-    return RegistryFault(at=at, seconds=seconds, host=host, what=what, amount=chance.choice((1.0, 5.0, 20.0)))
-
-
-def _fail_api(chance: random.Random, at: float, seconds: float, _replica: int, _host: str) -> AnyEvent:
-    what, amount = chance.choice((("slow", 0.3), ("slow", 3.0), ("errors", 0.3), ("errors", 1.0)))
-    return ApiFault(at=at, seconds=seconds, what=what, amount=amount)
-
-
-def _disturb(chance: random.Random, at: float, seconds: float, replica: int, host: str) -> AnyEvent:
-    party = chance.choice(("api", "callers", host))
-    what = chance.choice(("cut", "refused", "silent"))
-    return NetworkFault(at=at, seconds=seconds, replica=replica, party=party, what=what)
-
-
-def _fail_watches(chance: random.Random, at: float, seconds: float, _replica: int, _host: str) -> AnyEvent:
-    what = chance.choice(("silent", "silent", "cut", "compacted"))
-    return WatchFault(at=at, seconds=seconds, resource=chance.choice(("nodes", "namespaces", "pods")), what=what)
-
-
-def _deny(chance: random.Random, at: float, seconds: float, _replica: int, _host: str) -> AnyEvent:
-    rights = (("patch", "pods"), ("patch", "pods"), ("list", "pods"), ("watch", "nodes"), ("patch", "leases"))
-    verb, resource = chance.choice(rights)
-    return RightDenied(at=at, seconds=seconds, verb=verb, resource=resource)
-
-
-def _end_replica(chance: random.Random, at: float, _seconds: float, replica: int, _host: str) -> AnyEvent:
-    is_killed = chance.random() < 0.5
-    return ReplicaKilled(at=at, replica=replica) if is_killed else ReplicaTerminated(at=at, replica=replica)
-
-
-_FAULTS: Mapping[str, Callable[[random.Random, float, float, int, str], AnyEvent]] = {
-    "registry": _fail_registry,
-    "fetcher": lambda _, at, seconds, replica, __: FetcherStopped(at=at, seconds=seconds, replica=replica),
-    "api": _fail_api,
-    "network": _disturb,
-    "watch": _fail_watches,
-    "right": _deny,
-    "secrets": lambda _, at, seconds, *__: RightDenied(at=at, seconds=seconds, verb="get", resource="secrets"),
-    "refused": lambda _, at, seconds, *__: PatchRefused(at=at, seconds=seconds),
-    "replica": _end_replica,
-}
