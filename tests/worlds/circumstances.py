@@ -96,6 +96,7 @@ class Circumstances:
     config: Config
     settings: tuple[str, ...]
     settings_since: float
+    started_at: float
     trace: Trace
     tasks: asyncio.TaskGroup
     registries: Registries

@@ -9,7 +9,7 @@ import msgspec
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_server import HOST, MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from tests.worlds.circumstances import Circumstances, config_of
-from tests.worlds.installation import install, refuse_narrowing
+from tests.worlds.installation import install, refuse_patches
 from tests.worlds.lives import copied
 from tests.worlds.objects import secret_object
 from tests.worlds.plan import (
@@ -199,7 +199,7 @@ async def _fail_api(world: Circumstances, event: ApiFault) -> None:
 
 async def _refuse_patches(world: Circumstances, event: PatchRefused) -> None:
     api = world.api
-    await _for_a_while(event, lambda: refuse_narrowing(api), lambda: refuse_narrowing(api, on=False))
+    await _for_a_while(event, lambda: refuse_patches(api, whole=event.whole), lambda: refuse_patches(api, on=False))
 
 
 async def _stop_fetcher(world: Circumstances, event: FetcherStopped) -> None:

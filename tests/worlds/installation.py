@@ -32,28 +32,7 @@ _ACCOUNTS = {
 }
 _USUAL = KubernetesConfig()
 _CRITICAL = ("system-node-critical", "system-cluster-critical")
-REFUSES_NARROWING: Document = {
-    "metadata": {"name": "no-narrowing"},
-    "spec": {
-        "failurePolicy": "Fail",
-        "matchConstraints": {
-            "resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
-            ]
-        },
-        "matchConditions": [
-            {"name": "held", "expression": "size(oldObject.spec.?schedulingGates.orValue([])) > 0"},
-        ],
-        "validations": [
-            {
-                "expression": f"object.spec.?{field} == oldObject.spec.?{field}",
-                "message": f"the cluster's policy lets nobody change {field} of a pod",
-            }
-            for field in ("affinity", "tolerations")
-        ],
-    },
-}
-"""A policy of the cluster's that is against what our service does with held pods."""
+_REFUSES_PATCHES = "no-narrowing"
 
 
 @functools.cache
@@ -125,17 +104,46 @@ def install(
     api.admission.refresh()
 
 
-def refuse_narrowing(api: ApiServer, on: bool = True) -> None:
-    """Puts a policy in force that denies each change of a held pod's affinity or tolerations, or takes it away."""
-    name = ("", REFUSES_NARROWING["metadata"]["name"])
+def refuse_patches(api: ApiServer, on: bool = True, *, whole: bool = False) -> None:
+    """Puts a policy in force that denies each change of a held pod's affinity or tolerations, or takes it away.
+
+    `whole`: of its gates too.
+    """
+    name = ("", _REFUSES_PATCHES)
     if on:
-        put_in_place(api, "ValidatingAdmissionPolicy", REFUSES_NARROWING)
+        put_in_place(
+            api,
+            "ValidatingAdmissionPolicy",
+            _refusing(("affinity", "tolerations", *(("schedulingGates",) if whole else ()))),
+        )
         spec = {"policyName": name[1], "validationActions": ["Deny"]}
         put_in_place(api, "ValidatingAdmissionPolicyBinding", {"metadata": {"name": name[1]}, "spec": spec})
     elif api.storage.find("ValidatingAdmissionPolicy", name):
         api.storage.remove("ValidatingAdmissionPolicyBinding", name)
         api.storage.remove("ValidatingAdmissionPolicy", name)
     api.admission.refresh()
+
+
+def _refusing(fields: Sequence[str]) -> Document:
+    """A policy of the cluster's that is against what our service does with held pods."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
+    return {
+        "metadata": {"name": _REFUSES_PATCHES},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "matchConditions": [
+                {"name": "held", "expression": "size(oldObject.spec.?schedulingGates.orValue([])) > 0"},
+            ],
+            "validations": [
+                {
+                    "expression": f"object.spec.?{field} == oldObject.spec.?{field}",
+                    "message": f"the cluster's policy lets nobody change {field} of a pod",
+                }
+                for field in fields
+            ],
+        },
+    }
 
 
 def _read(settings: Sequence[str]) -> Mapping[str, Any]:

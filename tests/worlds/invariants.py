@@ -1,9 +1,11 @@
 """All promises that every world is held to."""
 
 from tests.worlds.judging import Invariant
+from tests.worlds.promises_of_agreement import GuardedTemplates
 from tests.worlds.promises_of_evictions import NobodyEvictedInVain
 from tests.worlds.promises_of_gates import (
     AsKnownAtOnce,
+    AsKnownAtTheLimit,
     HeldForGoodReason,
     HeldNoLonger,
     NamespacesWord,
@@ -48,6 +50,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Bound,
     TwiceIsOnce,
     OneTruth,
+    GuardedTemplates,
     FilterIsRight,
     BackToTheFloor,
     OwnLogins,
@@ -55,6 +58,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     HeldOnlyByTheAble,
     NoTraceback,
     AsKnownAtOnce,
+    AsKnownAtTheLimit,
     NoErrors,
     MovedTags,
     NeverRefused,

@@ -20,12 +20,12 @@ def plan_of(number: int) -> Plan:
     draw.seconds = min(theme.seconds, 120.0)
     draw_cluster(draw, odd=theme.odd, tainted=theme.tainted, slots=theme.slots)
     chance = draw.part("settings")
-    settings = draw_settings(chance, mode, theme.favourites, theme.forced)
+    settings = draw_settings(chance, mode, theme.favourites, {**theme.forced, **chance.choice(theme.variants)})
     replicas = max(theme.least_replicas, chance.choice((1, *range(1, theme.most_replicas + 1))))
     events = list(theme.events(draw))
     guards = "admission.guard_daemon_sets=true" in settings
     kubernetes = draw_kubernetes(draw, guards=guards, injects=draw.known() if name == "injected" else "")
-    events += draw_faults(draw, theme.faults, replicas, limit_of(settings))
+    events += draw_faults(draw, theme.faults, theme.calm, replicas, limit_of(settings))
     return Plan(
         number=number,
         theme=name,

@@ -280,7 +280,12 @@ class NetworkFault(Fault, frozen=True, tag="network-fault"):
 
 
 class PatchRefused(Fault, frozen=True, tag="patch-refused"):
-    """A policy of the cluster's denies every patch of a held pod that touches its affinity or tolerations."""
+    """A policy of the cluster's denies every patch of a held pod that touches its affinity or tolerations.
+
+    `whole`: one that removes a gate too, by whomever.
+    """
+
+    whole: bool = False
 
 
 class FetcherStopped(Fault, frozen=True, tag="fetcher-stopped"):

@@ -4,6 +4,7 @@ import math
 
 from extender.placement.gate import AfterGate, UnknownImages
 from extender.service.operator_policies import admission_settings_of
+from tests.unit.placement.kube_scheduler import allows
 from tests.worlds.choices import EXEMPT_CLASS
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
@@ -25,6 +26,10 @@ _PATIENCE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal tha
 # What is wrong with every replica.
 _COMMON = ("api ", "right:get", "right:patch pods", "right:list pods", "right:watch", "patches", "registry", "watch",
            "rollout")  # fmt: skip
+_BUT_IMAGES = ("api", "network", "patches", "replica", "right", "rollout", "watch")
+_DECIDING = ("fetcher", "right:patch")
+# What is left to who decides about a pod past its limit; until another leads, from when a replica is replaced.
+_LEFT_SECONDS, _TAKEOVER_SECONDS = 10.0, 14.0
 _SOON_SECONDS = 75.0  # in which a missing image is looked up again, and another replica leads
 _DEAF_SECONDS = 130.0  # after which a watch that brings nothing has been replaced, and what it missed been listed
 _SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
@@ -146,6 +151,51 @@ class AsKnownAtOnce(Invariant):
                        at_once=at_once)  # fmt: skip
 
 
+class AsKnownAtTheLimit(Invariant):
+    """I11 past the limit."""
+
+    name = "I11 at the limit"
+    promise = "a held pod that is past its limit gets what its images need too, where a replica could look them up"
+    floor = 1
+
+    def start(self) -> None:
+        if self.world.config.admission.unknown is UnknownImages.GATE:
+            self.world.lives.on_ungated.append(self._ungated)
+
+    def _ungated(self, life: Life, _before: Manifest) -> None:
+        world, pod = self.world, life.pod
+        age = world.now - life.created_at
+        if age < world.config.admission.gate.limit_seconds or other_gates(life.sent) or not self._is_knowable(life):
+            return
+        if not world.wrongs.was_right_since(life.created_at - 20.0, *_COMMON, *_DECIDING):
+            return
+        if not self._is_led_in_time(life, age) or not world.have_common(life.sent):
+            return
+        for node in filter(world.is_usual, world.nodes()):
+            allowed = allows(pod["spec"], node)
+            right = allows(life.sent["spec"], node) and world.runs_all(pod, node)
+            self.check(allowed == right, "past its limit it lacks what its images need", pod=life.key,
+                       node=node["metadata"]["name"], reason=annotation(pod, REASON))  # fmt: skip
+
+    def _is_knowable(self, life: Life) -> bool:
+        """Whether its images were there before it was made, and count for it."""
+        world, pod = self.world, life.pod
+        if not world.config.admission.node_affinity.required or world.mode_of(life) != "enforce":
+            return False
+        if world.changed_by_others(life) or not world.is_plain(pod):
+            return False
+        used = references(pod)
+        is_there = all(world.known_since(pod, each) < life.created_at - 5.0 for each in used)
+        return is_there and not any(map(world.contents.has_changed, used))
+
+    def _is_led_in_time(self, life: Life, age: float) -> bool:
+        """Whether a replica has seen it all the time, and leads before the gate is removed whatever is known."""
+        world = self.world
+        overdue_at = life.created_at + world.config.admission.gate.limit_seconds + _LEFT_SECONDS
+        is_led = all(at + _TAKEOVER_SECONDS < overdue_at for at in world.replaced_at.values())
+        return is_led and any(world.is_right(number, age + 20.0) for number in range(len(world.replicas)))
+
+
 class HeldForGoodReason(Invariant):
     """No pod is held whose images are known already, or that may not be held."""
 
@@ -217,7 +267,8 @@ class NamespacesWord(Invariant):
 
     def _look(self, namespace: str, held: list[Life], annotations: dict[str, str | None]) -> None:
         world = self.world
-        if not world.wrongs.was_right_since(world.now - _RELEASED_SECONDS) or not world.is_settled(namespace, 14.0):
+        is_right = world.wrongs.was_right_since(world.now - _RELEASED_SECONDS, *_BUT_IMAGES)
+        if not is_right or not world.is_settled(namespace, 14.0):
             return
         for life in held:
             own = life.pod["metadata"].get("annotations") or {}

@@ -182,6 +182,8 @@ class MovedTags(Invariant):
             return
         if world.mode_of(life) != "enforce" or not world.is_plain(pod) or not world.is_calm(life, 20.0):
             return
+        if owner_kind(pod) == "DaemonSet":  # its template was judged
+            return
         if world.config.admission.wait_seconds < 0.4:
             return  # the old answer serves while the new one is asked for
         used = references(pod)

@@ -13,6 +13,7 @@ from tests.worlds.reviews import Reviewer
 from tests.worlds.truth import GATE, IMPOSSIBLE, MODE, annotation, is_gated, ours, owner_kind, references
 
 _DEFAULTED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_BUT_IMAGES = ("api", "callers", "replica", "right", "rollout", "watch")
 _PLACES = ("affinity", "nodeSelector", "schedulerName")
 
 
@@ -75,14 +76,14 @@ class NamespacesWordAtCreation(Invariant):
     def _created(self, life: Life) -> None:
         world = self.world
         age = world.annotated_age(life.namespace)
-        if not 1.5 < age < 60.0 or not world.is_calm(life, 20.0) or not world.plan.mode.has_webhook:
+        if not 1.5 < age < 60.0 or not world.is_calm(life, 20.0, *_BUT_IMAGES) or not world.plan.mode.has_webhook:
             return
         if owner_kind(life.pod) == "DaemonSet" or world.plan.mode is Mode.SECOND:
             return
         if world.mode_of(life) != "enforce":
             self.check(not ours(life.pod), "treated as before the change", pod=life.key, signs=ours(life.pod))
-        else:
-            self.check(True, "")
+        elif world.unknown_choice(life) == "pass":
+            self.check(not is_gated(life.pod), "held though its namespace lets it pass", pod=life.key)
 
 
 class TwiceIsOnce(Invariant):
@@ -93,11 +94,16 @@ class TwiceIsOnce(Invariant):
     floor = 40
 
     def start(self) -> None:
+        self._last: dict[tuple[str, str], Manifest] = {}
         self.world.on_applied.append(self._applied)
 
     def _applied(self, event: Applied, before: Manifest | None, after: Manifest | None, error: str) -> None:
         world = self.world
-        if before is None or event.by == "create" or not world.plan.mode.has_webhook:
+        name = (event.kind, event.manifest["metadata"]["name"])
+        is_same, self._last[name] = self._last.get(name) == event.manifest, event.manifest
+        if before is None or event.by == "create" or not is_same or not world.plan.mode.has_webhook:
+            return
+        if any(map(world.contents.has_changed, references(event.manifest["spec"].get("template", event.manifest)))):
             return
         if not world.wrongs.is_quiet(seconds=10.0):
             return

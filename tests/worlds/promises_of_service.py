@@ -9,13 +9,17 @@ from tests.worlds.findings import Filtered
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Mode
-from tests.worlds.truth import is_gated, references
+from tests.worlds.truth import is_gated, owner_kind, references
 
 _NOT_IN_VIEW = "not in view yet"  # of a node that the service does not see yet, whatever the images are
 # A view that was whole once answers for the nodes that it has.
 _BUT_WATCHES = ("api", "callers", "fetcher", "patches", "registry", "replica", "right", "rollout")
 # Between two looks at what is kept. Images that pods wait for are looked at every 5 s, which finds that nobody waits.
 _OTHER_SECONDS = 6.5
+_SIGHT = ("api", "replica", "right:list", "right:watch", "rollout", "watch")
+_NOTICED_SECONDS = 100.0
+_MISSED_SECONDS = 125.0  # a watch is lost after 90 s, and a pod that is older than 30 s was missed by it
+_OVERDUE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal that fails for 5 s makes nobody able
 _SETTLED_SECONDS = 40.0  # in which a replica that starts sees the cluster, proves its rights, and somebody leads
 
 
@@ -50,21 +54,43 @@ class HeldOnlyByTheAble(Invariant):
     """I9 for holding: what a replica says of itself is what it would do."""
 
     name = "I9 able"
-    promise = "the webhook holds no pod while nobody could remove its gate"
+    promise = "the webhook holds no pod while nobody could remove its gate, or while gates are overdue"
     floor = 1
 
     def start(self) -> None:
-        self.world.lives.on_created.append(self._created)
+        if self.world.plan.mode in (Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND):
+            self.world.lives.on_created.append(self._created)
 
     def _created(self, life: Life) -> None:
+        if self._would_be_held(life) and (self._is_nobody_able() or self._is_any_overdue()):
+            self.check(not is_gated(life.pod), "held while no replica removes gates", pod=life.key)
+
+    def _would_be_held(self, life: Life) -> bool:
         world = self.world
-        if world.plan.mode not in (Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND):
-            return
-        # A right is asked for again each minute, and a watch that brings nothing is lost after 90 s.
-        faults = ("right:patch pods", "right:list pods", "watch:nodes silent", "watch:pods silent")
-        wrong_since = world.wrongs.begun(*faults)
-        if world.now - wrong_since > 100.0:
-            self.check(not is_gated(life.pod), "held while no replica may remove gates", pod=life.key)
+        if not world.is_reviewed(life) or world.mode_of(life) != "enforce" or owner_kind(life.pod) == "DaemonSet":
+            return False
+        if world.config.admission.unknown is not UnknownImages.GATE or world.unknown_choice(life):
+            return False
+        return not life.was_known
+
+    def _is_nobody_able(self) -> bool:
+        """A right is asked for again each minute. A list shows whom a silent watch has missed, once that is lost."""
+        world = self.world
+        if world.now - world.wrongs.begun("right:patch pods", "right:list pods") > _NOTICED_SECONDS:
+            return True
+        deaf_since, missed = world.wrongs.begun("watch:pods silent"), world.now - _MISSED_SECONDS
+        return any(each.was_gated and deaf_since < each.created_at < missed for each in world.lives)
+
+    def _is_any_overdue(self) -> bool:
+        """Whether the gate of a pod that every replica sees should be gone, and cannot be removed."""
+        return any(each.is_held and self._is_overdue(each) for each in self.world.lives)
+
+    def _is_overdue(self, life: Life) -> bool:
+        world = self.world
+        due_at = max(life.created_at, life.alone_since) + world.config.admission.gate.limit_seconds
+        if world.now < due_at + _OVERDUE_SECONDS or world.wrongs.begun("patches whole", "right:patch pods") > due_at:
+            return False
+        return world.wrongs.was_right_since(life.created_at - 20.0, *_SIGHT)
 
 
 class NoTraceback(Invariant):

@@ -14,7 +14,7 @@ from tests.worlds.api_errors import ApiError
 from tests.worlds.api_kinds import Document
 from tests.worlds.api_server import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiServer
 from tests.worlds.api_storage import decode, encode
-from tests.worlds.installation import account, install, put_in_place, refuse_narrowing
+from tests.worlds.installation import account, install, put_in_place, refuse_patches
 from tests.worlds.plan import KubernetesConfig, Mode
 from tests.worlds.trace import Trace
 
@@ -342,7 +342,7 @@ def test_cluster_may_refuse_to_have_a_held_pod_narrowed() -> None:
         name = (await installed.create(UNKNOWN))["metadata"]["name"]
         codes = []
         for on in (True, False):
-            refuse_narrowing(installed.api, on)
+            refuse_patches(installed.api, on)
             try:
                 await installed.api.patch(
                     "Pod", "default", name, {"spec": {"affinity": {"nodeAffinity": {}}}}, MERGE_PATCH, user="x"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tests.worlds.choices import HIGH_CLASS, PRIVATE_HOST, PUBLIC_HOST, RUNTIME_CLASSES
+from tests.worlds.choices import HIGH_CLASS, PRIVATE_HOST, PUBLIC_HOST, RUNTIME_CLASSES, SECOND_SCHEDULER
 from tests.worlds.drawing import (
     LOGINS,
     MULTI,
@@ -19,6 +19,7 @@ from tests.worlds.drawing import (
     USUAL,
     Draw,
 )
+from tests.worlds.lives import copied
 from tests.worlds.plan import (
     AnyEvent,
     Deleted,
@@ -33,6 +34,7 @@ from tests.worlds.plan import (
     NodeAdded,
     NodeChanged,
     NodeRemoved,
+    PatchRefused,
     PodImageChanged,
     ReplicaKilled,
     ReplicaTerminated,
@@ -41,8 +43,9 @@ from tests.worlds.plan import (
     Secret,
     SecretChanged,
     SettingsChanged,
+    WatchFault,
 )
-from tests.worlds.truth import PREFIX
+from tests.worlds.truth import MODE, PREFIX
 
 _LIMIT = "admission.gate.limit_seconds"
 _OUTAGES = ("registry", "fetcher", "api", "network", "watch", "right", "replica")
@@ -55,8 +58,9 @@ _ASKED = (Mode.SECOND, Mode.DEFAULT, Mode.DEFAULT_AND_WEBHOOK)
 class Theme(msgspec.Struct, frozen=True, kw_only=True):
     """What a world is about. `favourites` are the settings that its worlds mostly change, `forced` those they have.
 
-    `odd`: there is a node of an unusual platform. `tainted` is the share of worlds whose arm64 nodes have a taint.
-    `slots` is how many pods fit on a node.
+    Of `variants`, more settings, each world has one. `odd`: there is a node of an unusual platform. `tainted` is the
+    share of worlds whose arm64 nodes have a taint, `calm` that of worlds without a fault. `slots` is how many pods fit
+    on a node.
     """
 
     events: Callable[[Draw], Iterator[AnyEvent]]
@@ -64,8 +68,10 @@ class Theme(msgspec.Struct, frozen=True, kw_only=True):
     modes: tuple[Mode, ...] = tuple(Mode)
     favourites: tuple[str, ...] = ()
     forced: Mapping[str, str] = {}
+    variants: tuple[Mapping[str, str], ...] = ({},)
     odd: bool = False
     tainted: float = 0.3
+    calm: float = 0.15
     slots: int = 30
     seconds: float = 120.0
     least_replicas: int = 1
@@ -95,23 +101,67 @@ def _gate(draw: Draw) -> Iterator[AnyEvent]:
         yield NamespaceAnnotated(at=draw.when(20.0), name=draw.team(), annotations=dict(released))
 
 
+def _late(draw: Draw) -> Iterator[AnyEvent]:
+    """Images come late, and nothing else is wrong: who was held for them ends as one who comes afterwards."""
+    late = [draw.image() for _ in range(3)]
+    for image in late:
+        yield ImagePushed(at=draw.when(20.0, 60.0), image=image)
+    for _ in range(draw.one((7, 9))):
+        images = draw.one(([draw.one(late).reference], [draw.known(), draw.one(late).reference]))
+        if draw.maybe(0.3):
+            yield draw.apply(draw.workload("Deployment", images, share=0.05, **draw.placement()), draw.when(2.0, 60.0))
+        else:
+            yield draw.apply(draw.pod(images, share=0.05, **draw.placement()), draw.when(2.0, 60.0))
+
+
 def _limit(draw: Draw) -> Iterator[AnyEvent]:
     """What others do with pods that wait: their own gates, the label, another image."""
     late = draw.image()
-    if draw.maybe(0.6):
-        yield ImagePushed(at=draw.when(), image=late)
-    for _ in range(draw.one((4, 6))):
+    if draw.maybe(0.7):
+        yield ImagePushed(at=draw.when(30.0), image=late)
+    for _ in range(draw.one((5, 7))):
         images = draw.one(([draw.known()], [late.reference], [draw.known(), late.reference]))
         more = draw.placement()
-        if draw.maybe(0.5):
+        if draw.maybe(0.6):
             more["schedulingGates"] = [{"name": QUOTA_GATE}]
         yield draw.apply(draw.pod(images, **more))
     for team in TEAMS:
-        yield GateRemoved(at=draw.when(20.0), namespace=team, name=QUOTA_GATE)
+        yield GateRemoved(at=draw.when(60.0), namespace=team, name=QUOTA_GATE)
     if draw.maybe(0.4):
         yield LabelRemoved(at=draw.when(), namespace=draw.team())
     if draw.maybe(0.4):
         yield PodImageChanged(at=draw.when(), namespace=draw.team(), image=draw.known())
+
+
+def _unable(draw: Draw) -> Iterator[AnyEvent]:
+    """Nobody may remove a gate, or sees whose, for longer than it takes to notice; pods come before and afterwards."""
+    late = [draw.image() for _ in range(2)]
+    yield ImagePushed(at=draw.when(30.0, 60.0), image=late[0])
+    times = (*((2.0, 12.0),) * 3, *((21.0, 35.0),) * 2, *((50.0, 120.0),) * 5, *((125.0, 180.0),) * 5)
+    for first, last in times:
+        yield draw.apply(draw.pod([draw.one(late).reference], share=0.0, **draw.placement()), draw.when(first, last))
+    at, seconds = draw.when(15.0, 20.0), 170.0
+    faults: tuple[AnyEvent, ...] = (
+        RightDenied(at=at, seconds=seconds, verb="patch", resource="pods"),
+        RightDenied(at=at, seconds=seconds, verb="list", resource="pods"),
+        WatchFault(at=at, seconds=seconds, resource="pods", what="silent"),
+        PatchRefused(at=at, seconds=seconds, whole=True),
+        PatchRefused(at=at, seconds=seconds, whole=True),
+    )
+    yield draw.one(faults)
+
+
+def _namespaces(draw: Draw) -> Iterator[AnyEvent]:
+    """Namespaces that say something else while pods of theirs are held, and take it back; pods come soon afterwards."""
+    for _ in range(6):
+        yield draw.apply(draw.pod([draw.image().reference], share=0.0, **draw.placement()), draw.when(2.0, 25.0))
+    for team in TEAMS:
+        key, value = draw.one(((f"{PREFIX}unknown", "pass"), (MODE, "observe"), (MODE, "ignore")))
+        for at, said in ((draw.when(40.0, 45.0), value), (draw.when(75.0, 80.0), None)):
+            yield NamespaceAnnotated(at=at, name=team, annotations={key: said})
+            for reference in (draw.known(), draw.known(), draw.image().reference):
+                manifest = draw.pod([reference], team, share=0.0, **draw.placement())
+                yield draw.apply(manifest, draw.when(at + 2.0, at + 25.0))
 
 
 def _filter(draw: Draw) -> Iterator[AnyEvent]:
@@ -131,8 +181,12 @@ def _preempt(draw: Draw) -> Iterator[AnyEvent]:
         manifest = draw.workload("Deployment", [draw.known(MULTI)], share=0.0)
         manifest["spec"]["replicas"] = 3 * len(draw.nodes) // 2
         yield draw.apply(manifest, at)
-    for _ in range(draw.one((2, 3))):
-        yield draw.apply(draw.pod([draw.known()], priorityClassName=HIGH_CLASS), draw.when(25.0))
+    used = [draw.known(platforms) for platforms in USUAL]
+    for image in used:
+        yield draw.apply(draw.pod([image], share=0.0), 1.0)
+    for _ in range(draw.one((4, 5))):
+        image = draw.one((*used, draw.known()))
+        yield draw.apply(draw.pod([image], priorityClassName=HIGH_CLASS), draw.when(25.0))
 
 
 def _daemons(draw: Draw) -> Iterator[AnyEvent]:
@@ -142,6 +196,8 @@ def _daemons(draw: Draw) -> Iterator[AnyEvent]:
         if draw.maybe(0.5):
             manifest["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
         yield draw.apply(manifest, by=draw.one(("create", "client-apply", "server-apply")), times=draw.one((1, 2)))
+    everywhere = draw.workload("DaemonSet", [draw.known(draw.one(USUAL))], tolerations=[{"operator": "Exists"}])
+    yield draw.apply(everywhere, 3.0)
     late = draw.image(draw.one(USUAL))
     yield draw.apply(draw.workload("DaemonSet", [late.reference]))
     yield ImagePushed(at=draw.when(), image=late)
@@ -155,6 +211,10 @@ def _templates(draw: Draw) -> Iterator[AnyEvent]:
         images = [draw.known() for _ in range(draw.one((1, 2)))]
         manifest = draw.workload(kind, images, share=0.2, **draw.placement())
         yield draw.apply(manifest, by=draw.one(("create", "client-apply", "server-apply")), times=draw.one((1, 2)))
+        if kind != "Job" and draw.maybe(0.5):
+            edited = copied(manifest)
+            edited["spec"]["template"]["spec"]["containers"][0]["image"] = draw.known()
+            yield draw.apply(edited, draw.when(50.0, 100.0), by=draw.one(("client-apply", "server-apply")))
         if kind in ("Deployment", "StatefulSet") and draw.maybe(0.5):
             meta = manifest["metadata"]
             yield Scaled(
@@ -185,7 +245,7 @@ def _observed(draw: Draw) -> Iterator[AnyEvent]:
     late = draw.image()
     for _ in range(draw.one((6, 9))):
         images = draw.one(([draw.known()], [draw.known(), draw.known()], [late.reference]))
-        mode = {"multiarch-extender.io/mode": draw.one(("observe", "ignore"))}
+        mode = {MODE: draw.one(("observe", "ignore"))}
         if draw.maybe(0.6):
             manifest = draw.pod(images, share=0.0, **draw.placement())
             meta = manifest["metadata"]
@@ -195,10 +255,26 @@ def _observed(draw: Draw) -> Iterator[AnyEvent]:
         if draw.maybe(0.6):
             meta["annotations"] = mode
         yield draw.apply(manifest, by=draw.one(("create", "server-apply")), times=draw.one((1, 2)))
+    guarded = draw.workload("DaemonSet", [draw.known(draw.one(USUAL[1:]))], share=0.0)
+    guarded["spec"]["template"]["metadata"]["annotations"] = {MODE: draw.one(("observe", "ignore"))}
+    yield draw.apply(guarded, draw.when(10.0, 20.0))
     yield ImagePushed(at=draw.when(), image=late)
+    if draw.mode.has_verbs and draw.maybe(0.6):
+        yield from _asked_before_nodes_are_known(draw)
     event = draw.annotate()
-    mode_of_team = {"multiarch-extender.io/mode": draw.one(("observe", "ignore", None))}
+    mode_of_team = {MODE: draw.one(("observe", "ignore", None))}
     yield msgspec.structs.replace(event, annotations=mode_of_team)
+
+
+def _asked_before_nodes_are_known(draw: Draw) -> Iterator[AnyEvent]:
+    yield RightDenied(at=1.0, seconds=60.0, verb="list", resource="nodes")
+    yield ReplicaKilled(at=5.0, replica=0)
+    for _ in range(3):
+        manifest = draw.pod([draw.known()], share=0.0)
+        manifest["metadata"]["annotations"] = {MODE: "observe"}
+        if draw.mode is Mode.SECOND:
+            manifest["spec"]["schedulerName"] = SECOND_SCHEDULER
+        yield draw.apply(manifest, draw.when(15.0, 50.0))
 
 
 def _preference(draw: Draw) -> Iterator[AnyEvent]:
@@ -253,6 +329,11 @@ def _tags(draw: Draw) -> Iterator[AnyEvent]:
             draw.when(1040.0, 1080.0),
         ):
             yield draw.apply(draw.pod([image.reference], share=0.05), when)
+        daemons = draw.workload("DaemonSet", [image.reference], share=0.0)
+        yield draw.apply(daemons, 4.0, by="server-apply")
+        restarted = copied(daemons)
+        restarted["spec"]["template"]["metadata"]["annotations"] = {"kubectl.kubernetes.io/restartedAt": "later"}
+        yield draw.apply(restarted, draw.when(1000.0, 1070.0), by="server-apply")
 
 
 def _new_nodes(draw: Draw) -> Iterator[AnyEvent]:
@@ -272,8 +353,13 @@ def _nodes(draw: Draw) -> Iterator[AnyEvent]:
     """Nodes that join together, leave, and get other labels and taints."""
     yield from _pods(draw, draw.one((5, 8)), lambda: [draw.known()])
     yield draw.apply(draw.workload("Deployment", [draw.known()]))
-    joined_at = draw.when(15.0)
-    for number in range(draw.one((2, 8, 17))):
+    joined_at = draw.when(15.0, 45.0)
+    if draw.mode.has_verbs and draw.maybe(0.5):  # the service sees none of them
+        yield WatchFault(at=joined_at - 1.0, seconds=60.0, resource="nodes", what="silent")
+        used = draw.known(MULTI)
+        for when in (3.0, *(draw.when(joined_at + 3.0, joined_at + 50.0) for _ in range(3))):
+            yield draw.apply(draw.pod([used], share=0.0), when)
+    for number in range(draw.one((2, 8, 20))):
         node = Node(name=draw.name("joined"), architecture=draw.one(("amd64", "arm64")))
         yield NodeAdded(at=joined_at + number * draw.one((0.0, 0.1)), node=node)
     yield from _new_nodes(draw)
@@ -293,6 +379,12 @@ def _leading(draw: Draw) -> Iterator[AnyEvent]:
         yield draw.apply(draw.pod(draw.one(([draw.known()], [draw.one(late).reference])), **draw.placement()))
     yield RightDenied(at=1.0, seconds=230.0, verb="list", resource=draw.one(("nodes", "namespaces")))
     at = draw.when(3.0, 20.0)
+    if draw.mode is Mode.POLICY and draw.maybe(0.7):  # what is held meanwhile is new to whoever leads next
+        yield ReplicaKilled(at=at, replica=0)
+        for _ in range(4):
+            manifest = draw.pod([draw.known(draw.one(USUAL[1:]))], share=0.0)
+            yield draw.apply(manifest, draw.when(at + 0.5, at + 4.5))
+        return
     yield ReplicaKilled(at=at, replica=draw.one((0, 1)))
     yield RightDenied(at=at + 10.0, seconds=25.0, verb="patch", resource="leases")
 
@@ -302,10 +394,10 @@ def _rollout(draw: Draw) -> Iterator[AnyEvent]:
     late = draw.image()
     yield ImagePushed(at=draw.when(), image=late)
     yield from _pods(draw, draw.one((6, 9)), lambda: draw.one(([draw.known()], [late.reference])))
-    for _ in range(draw.one((1, 2))):
-        at, replica = draw.when(10.0), draw.one((0, 1))
-        yield ReplicaKilled(at=at, replica=replica) if draw.maybe(0.5) else ReplicaTerminated(at=at, replica=replica)
-    if draw.maybe(0.5):
+    for _ in range(draw.one((2, 3))):
+        at, replica = draw.when(10.0), draw.one((0, 0, 1))
+        yield ReplicaKilled(at=at, replica=replica) if draw.maybe(0.3) else ReplicaTerminated(at=at, replica=replica)
+    if draw.maybe(0.7):
         changes = ("admission.unknown=pass", "admission.unknown=gate", "placement.mode=observe")
         change = f"{_LIMIT}=12" if draw.mode.has_policy else draw.one(changes)
         yield SettingsChanged(at=draw.when(20.0), settings=(change,))
@@ -316,8 +408,8 @@ def _impossible(draw: Draw) -> Iterator[AnyEvent]:
     amd, arm = draw.known(("linux/amd64",)), draw.known(("linux/arm64",))
     late = draw.image(("linux/arm64",))
     yield ImagePushed(at=draw.when(), image=late)
-    for _ in range(draw.one((5, 7))):
-        images = draw.one(([amd, arm], [amd, late.reference], [draw.known()], [arm]))
+    for _ in range(draw.one((7, 9))):
+        images = draw.one(([amd, arm], [amd, arm], [amd, late.reference], [draw.known()], [arm]))
         more = draw.placement()
         if draw.maybe(0.4):
             more["nodeSelector"] = {"kubernetes.io/arch": draw.one(("amd64", "s390x", "arm64"))}
@@ -368,15 +460,29 @@ THEMES: Mapping[str, Theme] = {
         events=_gate, faults=_OUTAGES, modes=_GATING, forced=_GATE,
         favourites=(_LIMIT, "admission.wait_seconds"), tainted=0.5,
     ),
+    "late": Theme(
+        events=_late, faults=("watch", "replica"), forced={**_GATE, "placement.mode": '"enforce"'},
+        modes=(Mode.WEBHOOK, Mode.BOTH, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND),
+        favourites=("admission.tolerations", "admission.node_affinity", "admission.platforms_annotation"),
+        tainted=0.5, calm=0.9,
+    ),
     "limit": Theme(
         events=_limit, faults=(*_OUTAGES, "refused"), modes=_GATING, forced=_GATE,
         favourites=(_LIMIT, "scheduler.unknown", "scheduler.assume"),
+    ),
+    "unable": Theme(
+        events=_unable, faults=("registry",), modes=(Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND), forced=_GATE,
+        variants=({_LIMIT: "20"}, {_LIMIT: "60"}), seconds=200.0,
+    ),
+    "namespaces": Theme(
+        events=_namespaces, faults=("registry", "fetcher"), modes=(*_GATING, Mode.DEFAULT_AND_WEBHOOK), forced=_GATE,
+        calm=0.5,
     ),
     "filter": Theme(
         events=_filter, faults=("registry", "network", "watch", "replica", "fetcher"), modes=_ASKED,
         favourites=("scheduler.pending", "scheduler.unknown", "scheduler.wait_seconds", "scheduler.assume"), odd=True,
     ),
-    "preempt": Theme(events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0,
+    "preempt": Theme(events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0, calm=0.5,
                      favourites=("admission.node_affinity", "scheduler.pending")),
     "daemons": Theme(
         events=_daemons, faults=("registry", "watch", "network"), modes=_REVIEWING,
@@ -394,7 +500,7 @@ THEMES: Mapping[str, Theme] = {
     "observed": Theme(
         events=_observed, faults=("registry", "watch", "fetcher"),
         favourites=("admission.unknown", "admission.guard_daemon_sets", "placement.mode", "admission.impossible"),
-        tainted=0.5,
+        variants=({}, {"admission.guard_daemon_sets": "true"}), tainted=0.5,
     ),
     "preference": Theme(
         events=_preference, faults=("registry", "replica"), modes=(*_REVIEWING, Mode.DEFAULT),
@@ -404,19 +510,24 @@ THEMES: Mapping[str, Theme] = {
         events=_private, faults=("registry", "secrets", "fetcher"),
         favourites=("registry.pull_secrets", "registry.docker_config", "admission.unknown"),
     ),
-    "tags": Theme(events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"}),
+    "tags": Theme(
+        events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"},
+        variants=({}, {"admission.guard_daemon_sets": "true"}),
+    ),
     "nodes": Theme(events=_nodes, faults=("watch", "api", "network"), favourites=("admission.node_affinity",)),
     "rollout": Theme(
         events=_rollout, faults=("api", "network", "registry"), favourites=(_LIMIT, "shutdown.grace_seconds"),
         most_replicas=3, modes=(*_GATING, Mode.SECOND),
     ),
     "leading": Theme(
-        events=_leading, faults=("registry", "fetcher"), modes=_GATING, forced=_GATE,
-        least_replicas=2, seconds=240.0,
+        events=_leading, faults=("registry", "fetcher"), modes=(*_GATING, Mode.POLICY), forced=_GATE,
+        variants=({}, {_LIMIT: "8"}, {_LIMIT: "8"}), least_replicas=2, seconds=240.0, calm=0.4,
     ),
     "impossible": Theme(
         events=_impossible, faults=("registry", "api", "refused"), modes=(*_GATING, Mode.SECOND, Mode.DEFAULT),
+        calm=0.5,
         favourites=("admission.impossible", "admission.unknown", "admission.node_affinity", _LIMIT),
+        variants=({}, {**_GATE, "admission.impossible": '"deny"', "admission.node_affinity": '"preferred"'}),
     ),
     "platforms": Theme(
         events=_platforms, faults=("registry",), odd=True,

@@ -45,7 +45,7 @@ _FOUND: Mapping[type, Callable[[Any], tuple[str, float, float]]] = {
     RightDenied: lambda event: (f"right:{event.verb} {event.resource}", event.seconds, _RIGHTS + _after_lookups(0.0)),
     WatchFault: lambda event: (f"watch:{event.resource} {event.what}", event.seconds, _WATCHES),
     ApiFault: lambda event: ("api ", event.seconds, _API),
-    PatchRefused: lambda event: ("patches", event.seconds, _MOMENT),
+    PatchRefused: lambda event: ("patches whole" if event.whole else "patches", event.seconds, _MOMENT),
     NetworkFault: lambda event: (_connection(event), event.seconds, _felt_connection(event)),
     ReplicaKilled: lambda event: (f"replica:{event.replica}", 20.0, _START),
     ReplicaTerminated: lambda event: (f"replica:{event.replica}", 20.0, _START),
