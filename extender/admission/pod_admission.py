@@ -108,7 +108,6 @@ class PodAdmission:
         self._mutate: Callable[[MutationKey], Mutation] = remembered(
             lambda key: key.mutation(mutator), rows=_MOST_MUTATIONS, is_kept=MutationKey.is_small_with
         )
-        self._confirms = admission.node_affinity.required
         self._holds = admission.gate.unknown is UnknownImages.GATE
         self._waiting = Slots(_WAITING, _WAITING_EACH)
         self._cluster_nodes = cluster_nodes
@@ -176,8 +175,8 @@ class PodAdmission:
         may_wait = question.overrides.mode is Mode.ENFORCE and self._waiting.take(tenant)
         try:
             wait_seconds = min(self._wait_seconds, most_seconds) if may_wait else 0.0
-            # A required affinity stays in the pod even if the image's tag moves, so a stale answer is confirmed first.
-            return await self._pod_resolver.resolve(question, wait_seconds, revalidate=self._confirms)
+            # What is written stays in the object even if the image's tag moves, so a stale answer is confirmed first.
+            return await self._pod_resolver.resolve(question, wait_seconds, revalidate=True)
         finally:
             if may_wait:
                 self._waiting.give_back(tenant)
