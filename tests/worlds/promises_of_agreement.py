@@ -15,7 +15,7 @@ class GuardedTemplates(Invariant):
 
     name = "I6 templates"
     promise = "the template of a guarded DaemonSet allows the nodes that run its images by now, and no other"
-    floor = 1
+    floor = 12
 
     def start(self) -> None:
         self._last: dict[str, Manifest] = {}

@@ -118,7 +118,7 @@ class AsKnownAtOnce(Invariant):
 
     name = "I11 held first"
     promise = "a pod that was held and whose images became known ends as one whose images were known at once"
-    floor = 20
+    floor = 50
 
     def start(self) -> None:
         if self.world.plan.mode is not Mode.POLICY:
@@ -156,7 +156,7 @@ class AsKnownAtTheLimit(Invariant):
 
     name = "I11 at the limit"
     promise = "a held pod that is past its limit gets what its images need too, where a replica could look them up"
-    floor = 1
+    floor = 3
 
     def start(self) -> None:
         if self.world.config.admission.unknown is UnknownImages.GATE:
@@ -252,7 +252,7 @@ class NamespacesWord(Invariant):
 
     name = "I17 annotations of held pods"
     promise = "held pods follow a change of their namespace's annotations within seconds"
-    floor = 1
+    floor = 6
 
     def start(self) -> None:
         self.world.on_annotated.append(self._annotated)
@@ -282,7 +282,7 @@ class WholePatches(Invariant):
 
     name = "D3 whole patches"
     promise = "while nothing is wrong no gate is removed alone, and no removal fails"
-    floor = 15
+    floor = 30
 
     def start(self) -> None:
         self.world.lives.on_ungated.append(self._ungated)

@@ -59,7 +59,7 @@ class GuardedDaemons(Invariant):
 
     name = "I15 guarded DaemonSets"
     promise = "pods of guarded DaemonSets never run on a node where their images cannot"
-    floor = 3
+    floor = 6
 
     def start(self) -> None:
         self.world.on_ran.append(self._ran)
@@ -99,7 +99,7 @@ class Bound(Invariant):
             if pod["spec"].get("nodeName"):
                 self.check(True, "")
                 continue
-            if not world.is_known(pod, 20.0) or not world.is_plain(pod):
+            if not world.is_known(pod, 20.0) or not world.is_plain(pod) or world.changed_by_others(life):
                 continue
             if life.is_for_other_images:  # kube-apiserver lets node affinity follow while a pod is held alone
                 continue
@@ -171,7 +171,7 @@ class MovedTags(Invariant):
 
     name = "I13 moved tags"
     promise = "a tag that has moved is acted upon once its old answer is no longer fresh"
-    floor = 3
+    floor = 5
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -202,7 +202,7 @@ class OwnLogins(Invariant):
 
     name = "I8 logins"
     promise = "no login of a namespace opens anything for another"
-    floor = 2
+    floor = 3
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)
@@ -228,7 +228,7 @@ class ImpossiblePods(Invariant):
 
     name = "D5 impossible"
     promise = "a pod whose images have no platform in common that its author allows gets no node, and says why"
-    floor = 1
+    floor = 2
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)

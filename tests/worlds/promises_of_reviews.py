@@ -68,7 +68,7 @@ class NamespacesWordAtCreation(Invariant):
 
     name = "I17 annotations"
     promise = "annotations of a namespace count for pods within a second of being seen"
-    floor = 3
+    floor = 8
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)

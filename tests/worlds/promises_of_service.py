@@ -55,7 +55,7 @@ class HeldOnlyByTheAble(Invariant):
 
     name = "I9 able"
     promise = "the webhook holds no pod while nobody could remove its gate, or while gates are overdue"
-    floor = 1
+    floor = 4
 
     def start(self) -> None:
         if self.world.plan.mode in (Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND):

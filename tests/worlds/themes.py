@@ -118,18 +118,18 @@ def _limit(draw: Draw) -> Iterator[AnyEvent]:
     """What others do with pods that wait: their own gates, the label, another image."""
     late = draw.image()
     if draw.maybe(0.7):
-        yield ImagePushed(at=draw.when(30.0), image=late)
-    for _ in range(draw.one((5, 7))):
+        yield ImagePushed(at=draw.when(30.0, 60.0), image=late)
+    for _ in range(draw.one((6, 8))):
         images = draw.one(([draw.known()], [late.reference], [draw.known(), late.reference]))
         more = draw.placement()
         if draw.maybe(0.6):
             more["schedulingGates"] = [{"name": QUOTA_GATE}]
-        yield draw.apply(draw.pod(images, **more))
+        yield draw.apply(draw.pod(images, **more), draw.when(2.0, 50.0))
     for team in TEAMS:
         yield GateRemoved(at=draw.when(60.0), namespace=team, name=QUOTA_GATE)
-    if draw.maybe(0.4):
+    if draw.maybe(0.3):
         yield LabelRemoved(at=draw.when(), namespace=draw.team())
-    if draw.maybe(0.4):
+    if draw.maybe(0.3):
         yield PodImageChanged(at=draw.when(), namespace=draw.team(), image=draw.known())
 
 
@@ -137,7 +137,7 @@ def _unable(draw: Draw) -> Iterator[AnyEvent]:
     """Nobody may remove a gate, or sees whose, for longer than it takes to notice; pods come before and afterwards."""
     late = [draw.image() for _ in range(2)]
     yield ImagePushed(at=draw.when(30.0, 60.0), image=late[0])
-    times = (*((2.0, 12.0),) * 3, *((21.0, 35.0),) * 2, *((50.0, 120.0),) * 5, *((125.0, 180.0),) * 5)
+    times = (*((2.0, 12.0),) * 3, *((21.0, 35.0),) * 2, *((50.0, 120.0),) * 5, *((145.0, 185.0),) * 8)
     for first, last in times:
         yield draw.apply(draw.pod([draw.one(late).reference], share=0.0, **draw.placement()), draw.when(first, last))
     at, seconds = draw.when(15.0, 20.0), 170.0
@@ -165,8 +165,10 @@ def _namespaces(draw: Draw) -> Iterator[AnyEvent]:
 
 
 def _filter(draw: Draw) -> Iterator[AnyEvent]:
-    """Many pods for a scheduler that asks."""
-    yield from _pods(draw, draw.one((6, 9, 12)), lambda: [draw.known() for _ in range(draw.one((1, 1, 2)))])
+    """Many pods for a scheduler that asks, of images that were used before and of others."""
+    for platforms in USUAL:
+        yield draw.apply(draw.pod([draw.known(platforms)], share=0.0), 1.0)
+    yield from _pods(draw, draw.one((8, 10, 12)), lambda: [draw.known() for _ in range(draw.one((1, 1, 2)))])
     if draw.maybe(0.5):
         late = draw.image()
         yield ImagePushed(at=draw.when(), image=late)
@@ -184,7 +186,7 @@ def _preempt(draw: Draw) -> Iterator[AnyEvent]:
     used = [draw.known(platforms) for platforms in USUAL]
     for image in used:
         yield draw.apply(draw.pod([image], share=0.0), 1.0)
-    for _ in range(draw.one((4, 5))):
+    for _ in range(6):
         image = draw.one((*used, draw.known()))
         yield draw.apply(draw.pod([image], priorityClassName=HIGH_CLASS), draw.when(25.0))
 
@@ -303,7 +305,7 @@ def _private(draw: Draw) -> Iterator[AnyEvent]:
             )
     images = [draw.image(host=PRIVATE_HOST, login=LOGINS[team]) for team in TEAMS for _ in range(2)]
     draw.images += images
-    for _ in range(draw.one((6, 9))):
+    for _ in range(draw.one((9, 12))):
         chosen = [draw.one(images).reference, *([draw.known()] if draw.maybe(0.3) else [])]
         secrets = [{"name": PULL_SECRET}] if draw.maybe(0.8) else []
         yield draw.apply(draw.pod(chosen, imagePullSecrets=secrets, **draw.placement()))
@@ -379,14 +381,18 @@ def _leading(draw: Draw) -> Iterator[AnyEvent]:
         yield draw.apply(draw.pod(draw.one(([draw.known()], [draw.one(late).reference])), **draw.placement()))
     yield RightDenied(at=1.0, seconds=230.0, verb="list", resource=draw.one(("nodes", "namespaces")))
     at = draw.when(3.0, 20.0)
-    if draw.mode is Mode.POLICY and draw.maybe(0.7):  # what is held meanwhile is new to whoever leads next
-        yield ReplicaKilled(at=at, replica=0)
-        for _ in range(4):
-            manifest = draw.pod([draw.known(draw.one(USUAL[1:]))], share=0.0)
-            yield draw.apply(manifest, draw.when(at + 0.5, at + 4.5))
-        return
     yield ReplicaKilled(at=at, replica=draw.one((0, 1)))
     yield RightDenied(at=at + 10.0, seconds=25.0, verb="patch", resource="leases")
+
+
+def _takeover(draw: Draw) -> Iterator[AnyEvent]:
+    """Pods that are held while nobody leads, and are past their limit once somebody does, to whom they are new."""
+    at = draw.when(3.0, 20.0)
+    yield ReplicaKilled(at=at, replica=0)
+    for _ in range(6):
+        manifest = draw.pod([draw.known(draw.one(USUAL))], share=0.0, **draw.placement())
+        yield draw.apply(manifest, draw.when(at + 0.5, at + 4.5))
+    yield from _pods(draw, 3, lambda: [draw.known()])
 
 
 def _rollout(draw: Draw) -> Iterator[AnyEvent]:
@@ -481,8 +487,9 @@ THEMES: Mapping[str, Theme] = {
     "filter": Theme(
         events=_filter, faults=("registry", "network", "watch", "replica", "fetcher"), modes=_ASKED,
         favourites=("scheduler.pending", "scheduler.unknown", "scheduler.wait_seconds", "scheduler.assume"), odd=True,
+        calm=0.4,
     ),
-    "preempt": Theme(events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0, calm=0.5,
+    "preempt": Theme(events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0, calm=0.6,
                      favourites=("admission.node_affinity", "scheduler.pending")),
     "daemons": Theme(
         events=_daemons, faults=("registry", "watch", "network"), modes=_REVIEWING,
@@ -512,7 +519,7 @@ THEMES: Mapping[str, Theme] = {
     ),
     "tags": Theme(
         events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"},
-        variants=({}, {"admission.guard_daemon_sets": "true"}),
+        modes=(*_REVIEWING, Mode.WEBHOOK, Mode.DEFAULT), variants=({"admission.guard_daemon_sets": "true"}, {}),
     ),
     "nodes": Theme(events=_nodes, faults=("watch", "api", "network"), favourites=("admission.node_affinity",)),
     "rollout": Theme(
@@ -520,12 +527,16 @@ THEMES: Mapping[str, Theme] = {
         most_replicas=3, modes=(*_GATING, Mode.SECOND),
     ),
     "leading": Theme(
-        events=_leading, faults=("registry", "fetcher"), modes=(*_GATING, Mode.POLICY), forced=_GATE,
-        variants=({}, {_LIMIT: "8"}, {_LIMIT: "8"}), least_replicas=2, seconds=240.0, calm=0.4,
+        events=_leading, faults=("registry", "fetcher"), modes=_GATING, forced=_GATE,
+        least_replicas=2, seconds=240.0,
+    ),
+    "takeover": Theme(
+        events=_takeover, faults=("registry", "fetcher"), modes=(Mode.POLICY,), forced={_LIMIT: "8"},
+        favourites=("admission.tolerations",), least_replicas=2, calm=0.7,
     ),
     "impossible": Theme(
-        events=_impossible, faults=("registry", "api", "refused"), modes=(*_GATING, Mode.SECOND, Mode.DEFAULT),
-        calm=0.5,
+        events=_impossible, faults=("registry", "api", "refused"), modes=(*_GATING, Mode.SECOND), calm=0.5,
+
         favourites=("admission.impossible", "admission.unknown", "admission.node_affinity", _LIMIT),
         variants=({}, {**_GATE, "admission.impossible": '"deny"', "admission.node_affinity": '"preferred"'}),
     ),
