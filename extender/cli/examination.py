@@ -12,6 +12,7 @@ from extender.cli.installation import Check, CheckName, Diagnosis, Installation,
 from extender.cli.installation_objects import InstalledWorkload, read_workloads
 from extender.cli.webhook_checks import WEBHOOK_CHECKS
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.workload_lists import OBJECT
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.documents import list_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -69,7 +70,7 @@ async def _pods(installation: Installation) -> AsyncIterator[Diagnosis]:
 async def _restarts(installation: Installation, workload: InstalledWorkload) -> int:
     """The most restarts of a container of the workload; 0 where its pods may not be listed."""
     try:
-        pods = await installation.listed(f"/api/v1/namespaces/{workload.namespace}/pods", workload.pod_labels)
+        pods = await installation.listed(f"/api/v1/namespaces/{workload.namespace}/pods", OBJECT, workload.pod_labels)
     except ClusterRefused as exc:
         if exc.status != 403:
             raise
@@ -93,7 +94,7 @@ async def _service(installation: Installation) -> AsyncIterator[Diagnosis]:
     """What a pod of each workload says of itself, through the API server's proxy: a ready one if there is any."""
     for workload in installation.workloads:
         port = workload.config.operations.listen.rpartition(":")[2] if workload.config else ""
-        pods = await installation.listed(f"/api/v1/namespaces/{workload.namespace}/pods", workload.pod_labels)
+        pods = await installation.listed(f"/api/v1/namespaces/{workload.namespace}/pods", OBJECT, workload.pod_labels)
         pod = next(map(name_of, sorted(pods, key=_is_ready, reverse=True)), "")
         if not (pod and port):
             of_settings = "it serves no /readyz" if workload.config else "its settings are not known"

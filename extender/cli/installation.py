@@ -1,8 +1,8 @@
 """An installation that `doctor` examines: what several checks read of it, and the result of a check."""
 
 import enum
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -10,10 +10,13 @@ from extender.cli.installation_objects import InstalledWorkload
 from extender.cluster.client import ClusterClient
 from extender.cluster.workload_lists import OBJECT, list_objects
 from extender.config.tree import Config
-from extender.kubernetes.documents import Json, list_at, map_at, value_at
+from extender.kubernetes.api_groups import WEBHOOK_CONFIGURATIONS, MutatingWebhook, MutatingWebhookConfiguration
+from extender.kubernetes.apps_v1 import LabelSelector
+from extender.kubernetes.documents import value_at
 from extender.kubernetes.pod_templates import KubernetesObject
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+T = TypeVar("T")
+_CONFIGURATION = msgspec.json.Decoder(MutatingWebhookConfiguration)
 
 
 class CheckName(enum.StrEnum):
@@ -68,7 +71,7 @@ class Installation:
         self.workloads = workloads
         self.selector = selector
         self.namespace = namespace
-        self._read: dict[tuple[str, str], list[KubernetesObject]] = {}
+        self._read: dict[tuple[str, str], list[Any]] = {}
 
     @property
     def serving(self) -> list[tuple[InstalledWorkload, Config]]:
@@ -80,26 +83,27 @@ class Installation:
         """The first workload whose settings are not known; empty if those of all are."""
         return next((each.subject for each in self.workloads if each.config is None), "")
 
-    async def listed(self, path: str, selector: str = "") -> list[KubernetesObject]:
+    async def listed(self, path: str, decoder: msgspec.json.Decoder[T], selector: str = "") -> list[T]:
         """The objects at the path with these labels. Raises ClusterError."""
         if (path, selector) not in self._read:
-            found = list_objects(self.client, path, OBJECT, selector=selector)
+            found = list_objects(self.client, path, decoder, selector=selector)
             self._read[path, selector] = [each async for each in found]
         return self._read[path, selector]
 
     async def webhooks(self) -> list["ReviewWebhook"]:
         """Our webhooks for pods, each with the workload that answers it. Raises ClusterError."""
         serving = self.serving
+        found = await self.listed(WEBHOOK_CONFIGURATIONS, _CONFIGURATION, self.selector) if serving else []
         return [
-            ReviewWebhook(each, name_of(configuration), *_behind(name_of(configuration), serving))
-            for configuration in (await self.listed(WEBHOOKS, self.selector) if serving else ())
-            for each in webhooks_of(configuration)
-            if is_for_pods(each)
+            ReviewWebhook(each, configuration.metadata.name, *_behind(configuration.metadata.name, serving))
+            for configuration in found
+            for each in configuration.webhooks or ()
+            if each.is_for_new_pods
         ]
 
-    async def selected(self, webhook: KubernetesObject) -> list[str]:
+    async def selected(self, webhook: MutatingWebhook) -> list[str]:
         """The namespaces whose pods are sent to the webhook, `default` first. Raises ClusterError."""
-        found = await self.listed("/api/v1/namespaces", selector_text(webhook.get("namespaceSelector")))
+        found = await self.listed("/api/v1/namespaces", OBJECT, selector_text(webhook.namespace_selector))
         names = [name_of(each) for each in found if not value_at(each, "metadata", "deletionTimestamp")]
         return sorted(names, key=lambda name: name != "default")
 
@@ -107,53 +111,37 @@ class Installation:
 class ReviewWebhook(msgspec.Struct, frozen=True):
     """A webhook of a configuration, and the workload that answers it with its settings."""
 
-    document: KubernetesObject
+    registered: MutatingWebhook
     configuration: str
     workload: InstalledWorkload
     config: Config
 
     @property
     def subject(self) -> str:
-        return f"webhook {self.document.get('name')} of {self.configuration}"
+        return f"webhook {self.registered.name} of {self.configuration}"
 
 
 Check: TypeAlias = Callable[[Installation], AsyncIterator[Diagnosis]]
 """Yields its results. Raises ClusterError where the cluster does not answer."""
 
 
-def selector_text(selector: Json) -> str:
+def selector_text(selector: LabelSelector | None) -> str:
     """A LabelSelector as the API server takes it in a query; an empty text selects all, as a missing selector does."""
-    texts = [f"{key}={value}" for key, value in map_at(selector, "matchLabels").items()]
-    for each in list_at(selector, "matchExpressions"):
-        key, listed = value_at(each, "key"), f"({','.join(map(str, list_at(each, 'values')))})"
-        match value_at(each, "operator"):
+    if selector is None:
+        return ""
+    texts = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
+    for each in selector.match_expressions or ():
+        listed = f"({','.join(each.values or ())})"
+        match each.operator:
             case "In":
-                texts.append(f"{key} in {listed}")
+                texts.append(f"{each.key} in {listed}")
             case "NotIn":
-                texts.append(f"{key} notin {listed}")
+                texts.append(f"{each.key} notin {listed}")
             case "DoesNotExist":
-                texts.append(f"!{key}")
+                texts.append(f"!{each.key}")
             case _:
-                texts.append(str(key))
+                texts.append(each.key)
     return ",".join(texts)
-
-
-def webhooks_of(configuration: KubernetesObject) -> list[KubernetesObject]:
-    return [each for each in list_at(configuration, "webhooks") if isinstance(each, dict)]
-
-
-def is_for_pods(webhook: KubernetesObject) -> bool:
-    """Whether new pods are sent to the webhook."""
-    return any(
-        _names(rule, "resources", {"pods", "*", "*/*"})
-        and _names(rule, "operations", {"CREATE", "*"})
-        and _names(rule, "apiGroups", {"", "*"})
-        for rule in list_at(webhook, "rules")
-    )
-
-
-def _names(rule: Json, field: str, values: Collection[str]) -> bool:
-    return any(each in values for each in list_at(rule, field) if isinstance(each, str))
 
 
 def _behind(

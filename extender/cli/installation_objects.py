@@ -1,12 +1,10 @@
 """Reads what an installation of the service has in a cluster: its workloads, their settings, webhooks, certificates."""
 
 import base64
-import binascii
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,10 +23,9 @@ from extender.cluster.workload_lists import list_objects
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
+from extender.kubernetes.api_groups import MutatingWebhook
 from extender.kubernetes.apps_v1 import DataObject, ServingContainer, ServingSpec, ServingWorkload
-from extender.kubernetes.documents import value_at
 from extender.kubernetes.meta_v1 import is_object_name
-from extender.kubernetes.pod_templates import KubernetesObject
 
 INSTALLATION = "app.kubernetes.io/name=multiarch-extender"
 """The label of everything that the chart and the manifests install."""
@@ -150,16 +147,8 @@ def _container(pods: ServingSpec) -> ServingContainer:
     raise ConfigError("none of its containers has the argument `serve`")
 
 
-def called_names(webhook: KubernetesObject) -> list[str]:
-    """The names by which the API server calls a webhook, which its certificate has to be for."""
-    if url := value_at(webhook, "clientConfig", "url"):
-        return [urlsplit(str(url)).hostname or ""]
-    service = value_at(webhook, "clientConfig", "service")
-    return [f"{value_at(service, 'name')}.{value_at(service, 'namespace')}.svc"]
-
-
 async def read_certificate(
-    client: ClusterClient, workload: InstalledWorkload, config: Config, webhook: KubernetesObject
+    client: ClusterClient, workload: InstalledWorkload, config: Config, webhook: MutatingWebhook
 ) -> Certificate:
     """The certificate that a workload serves, held against the authorities of a webhook.
 
@@ -176,11 +165,7 @@ async def read_certificate(
     chain = split_bundle(_served_of(workload, config, data, base64.b64decode(data[key])))
     if not chain:
         raise InvalidCertificate(f"key {key} of Secret {namespace}/{name} is empty")
-    try:
-        bundle = base64.b64decode(str(value_at(webhook, "clientConfig", "caBundle") or ""), validate=True)
-    except binascii.Error as exc:
-        raise InvalidCertificate(f"caBundle is no base64: {exc}") from exc
-    authorities, now = split_bundle(bundle), datetime.fromtimestamp(time.time(), UTC)
+    authorities, now = split_bundle(webhook.client_config.ca_bundle or b""), datetime.fromtimestamp(time.time(), UTC)
     return Certificate(
         is_trusted=any(each == ca or is_issued_by(each, ca) for each in chain for ca in authorities),
         names=names_of(chain[0]),

@@ -4,8 +4,9 @@ Source: k8s.io/api/admissionregistration/v1/types.go.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from extender.certificates.own_certificate import InvalidCertificate
 from extender.cli.installation import (
@@ -19,15 +20,15 @@ from extender.cli.installation import (
     selector_text,
     wrong,
 )
-from extender.cli.installation_objects import Certificate, called_names, read_certificate
+from extender.cli.installation_objects import Certificate, read_certificate
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.probe import is_reviewed, send_probe
 from extender.errors import ClusterError
-from extender.kubernetes.documents import value_at
+from extender.kubernetes.api_groups import WebhookClientConfig
 from extender.reports.quantities import counted
 
 _SOON_DAYS = 7.0
-_TIMEOUT_SECONDS = 10.0  # of a webhook that states none
+_TIMEOUT_SECONDS = 10  # of a webhook that states none
 _MOST_CHARACTERS = 500
 # So the API server (k8s.io/apiserver, admission/plugin/webhook/errors) says that a webhook with `failurePolicy: Fail`
 # did not answer; of one that denies the pod it says something else.
@@ -39,8 +40,8 @@ WebhookCheck: TypeAlias = Callable[[Installation, ReviewWebhook], AsyncIterator[
 
 
 async def _webhook(_installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
-    stated = value_at(webhook.document, "timeoutSeconds")
-    timeout = float(stated) if isinstance(stated, int | float) else _TIMEOUT_SECONDS
+    stated = webhook.registered.timeout_seconds
+    timeout = _TIMEOUT_SECONDS if stated is None else stated
     wait = webhook.config.admission.wait_seconds
     if timeout <= wait:
         seen = (
@@ -53,7 +54,7 @@ async def _webhook(_installation: Installation, webhook: ReviewWebhook) -> Async
 
 
 async def _namespaces(installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
-    users = await installation.selected(webhook.document)
+    users = await installation.selected(webhook.registered)
     if installation.namespace and installation.namespace not in users:
         seen = "the webhook's namespaceSelector does not select it, or it does not exist: its pods are not reviewed"
         yield wrong(f"namespace {installation.namespace}", seen, f"see the namespaceSelector of {webhook.subject}")
@@ -63,25 +64,32 @@ async def _namespaces(installation: Installation, webhook: ReviewWebhook) -> Asy
         )
     else:
         seen = "its namespaceSelector selects none of the namespaces, so that it reviews no pod"
-        wanted = selector_text(webhook.document.get("namespaceSelector"))
+        wanted = selector_text(webhook.registered.namespace_selector)
         yield ok(webhook.subject, seen, f"label those that it is for, so that they meet {wanted}")
 
 
 async def _certificate(installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
     try:
-        found = await read_certificate(installation.client, webhook.workload, webhook.config, webhook.document)
+        found = await read_certificate(installation.client, webhook.workload, webhook.config, webhook.registered)
     except (ClusterError, InvalidCertificate) as exc:
         is_refused = isinstance(exc, ClusterRefused) and exc.status == 403
         yield (not_seen if is_refused else wrong)(webhook.subject, str(exc), "docs/how-to/certificates.md")
     else:
-        for result in diagnose_certificate(webhook.subject, found, called_names(webhook.document)):
+        for result in diagnose_certificate(webhook.subject, found, _called_name(webhook.registered.client_config)):
             yield result
 
 
-def diagnose_certificate(subject: str, certificate: Certificate, names: Sequence[str]) -> Iterator[Diagnosis]:
+def _called_name(called: WebhookClientConfig) -> str:
+    """The name by which the API server calls the webhook, which its certificate has to be for."""
+    if called.url:
+        return urlsplit(called.url).hostname or ""
+    return f"{called.service.name}.{called.service.namespace}.svc" if called.service else ""
+
+
+def diagnose_certificate(subject: str, certificate: Certificate, name: str) -> Iterator[Diagnosis]:
     """Whether the API server trusts the certificate that the service shows, under the name by which it calls it."""
     what = f"the certificate in {certificate.where}"
-    is_called = set(names) & certificate.names
+    is_called = name in certificate.names
     if certificate.days_left <= 0:
         ended = f"{what} ended {-certificate.days_left:.0f} days ago"
         yield wrong(subject, ended, "renew it (docs/how-to/certificates.md)")
@@ -96,13 +104,13 @@ def diagnose_certificate(subject: str, certificate: Certificate, names: Sequence
     if not certificate.is_trusted:
         yield wrong(subject, f"no authority of its caBundle has signed {what}", "write that authority into caBundle")
     elif not is_called:
-        seen = f"the API server calls {' or '.join(names)}, and {what} is for {', '.join(sorted(certificate.names))}"
+        seen = f"the API server calls {name}, and {what} is for {', '.join(sorted(certificate.names))}"
         yield wrong(subject, seen, "issue it for that name too")
 
 
 async def _probe(installation: Installation, webhook: ReviewWebhook) -> AsyncIterator[Diagnosis]:
     """What the API server makes of a new pod in a reviewed namespace: the one that is asked about, if any is."""
-    reviewed = await installation.selected(webhook.document)
+    reviewed = await installation.selected(webhook.registered)
     if installation.namespace and installation.namespace not in reviewed:
         yield ok(webhook.subject, f"no pod was sent, as it does not review namespace {installation.namespace}")
     elif not reviewed:

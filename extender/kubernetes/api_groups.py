@@ -5,23 +5,59 @@ Source: k8s.io/api/admissionregistration/v1, k8s.io/api/authorization/v1 and k8s
 
 import msgspec
 
+from extender.kubernetes.apps_v1 import LabelSelector
 from extender.kubernetes.meta_v1 import VersionedMeta, Wire
+
+WEBHOOK_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_POD_RESOURCES = frozenset(("pods", "*", "*/*"))
+
+
+class ServiceReference(Wire, frozen=True):
+    namespace: str = ""
+    name: str = ""
 
 
 class WebhookClientConfig(Wire, frozen=True, omit_defaults=True):
-    """admissionregistration/v1 WebhookClientConfig: whom the API server trusts when it calls a webhook."""
+    """admissionregistration/v1 WebhookClientConfig: whom the API server calls, and whom it trusts when it does."""
 
     ca_bundle: bytes | None = None
+    url: str | None = None
+    service: ServiceReference | None = None
+
+
+class RuleWithOperations(Wire, frozen=True):
+    operations: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+class MatchCondition(Wire, frozen=True):
+    name: str = ""
 
 
 class MutatingWebhook(Wire, frozen=True, omit_defaults=True):
     name: str = ""
     client_config: WebhookClientConfig = WebhookClientConfig()
+    rules: tuple[RuleWithOperations, ...] | None = None
+    namespace_selector: LabelSelector | None = None
+    object_selector: LabelSelector | None = None
+    match_conditions: tuple[MatchCondition, ...] | None = None
+    timeout_seconds: int | None = None
+
+    @property
+    def is_for_new_pods(self) -> bool:
+        """Whether the API server sends it new pods."""
+        return any(
+            not _POD_RESOURCES.isdisjoint(rule.resources)
+            and not {"CREATE", "*"}.isdisjoint(rule.operations)
+            and not {"", "*"}.isdisjoint(rule.api_groups)
+            for rule in self.rules or ()
+        )
 
 
 class MutatingWebhookConfiguration(Wire, frozen=True):
     metadata: VersionedMeta = VersionedMeta()
-    webhooks: tuple[MutatingWebhook, ...] = ()
+    webhooks: tuple[MutatingWebhook, ...] | None = None
 
 
 class LeaseSpec(Wire, frozen=True):

@@ -38,6 +38,7 @@ from extender.cluster.client import (
 from extender.config.tree import Config, TlsConfig
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.api_groups import (
+    WEBHOOK_CONFIGURATIONS,
     MutatingWebhook,
     MutatingWebhookConfiguration,
     WebhookClientConfig,
@@ -54,7 +55,6 @@ RECONCILE_SECONDS = 30.0  # between two reconciliations, each a GET of the Secre
 _FIRST_RETRY_SECONDS = 1.0  # doubles up to `RECONCILE_SECONDS` while something fails or is missing
 START_SECONDS = 60.0
 _PUBLISHED_SECONDS = 30.0  # within which API servers go by the configuration that they were given
-_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 T = TypeVar("T")
 _SECRET = msgspec.json.Decoder(OpaqueSecret)
@@ -158,10 +158,10 @@ class SelfManaged:
         """Makes each webhook of the configuration trust `bundle`; returns whether the configuration is there."""
         trusting, published_at = WebhookClientConfig(ca_bundle=bundle), self._published_at
         self._published_at = None
-        path = f"{_CONFIGURATIONS}/{self._tls.service}"
+        path = f"{WEBHOOK_CONFIGURATIONS}/{self._tls.service}"
         found = await self._client.find(path, _CONFIGURATION)
-        webhooks = found.webhooks if found else ()
-        changed = [MutatingWebhook(each.name, trusting) for each in webhooks if each.client_config != trusting]
+        webhooks = (found and found.webhooks) or ()
+        changed = [MutatingWebhook(each.name, trusting) for each in webhooks if each.client_config.ca_bundle != bundle]
         if found and changed:  # the API server merges them by name, so that those of other fields stay as they are
             body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changed}
             await self._client.send("PATCH", path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)

@@ -226,7 +226,8 @@ async def test_what_the_webhook_gives_is_said_by_its_selectors(debian_registry: 
     toleration = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
     spec = {"containers": [{"name": "web", "image": image}], "tolerations": [toleration]}
     selector = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["shop"]}]}
-    webhook = {"rules": [{"resources": ["pods"], "operations": ["CREATE"]}], "namespaceSelector": selector}
+    rule = {"apiGroups": [""], "resources": ["pods"], "operations": ["CREATE"]}
+    webhook = {"rules": [rule], "namespaceSelector": selector}
     configuration = {"metadata": {"name": "it", "labels": {"app.kubernetes.io/name": "multiarch-extender"}}}
     async with serve_api() as api:
         kubeconfig = write_kubeconfig(api, tmp_path)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.cli import doctor
@@ -12,6 +13,7 @@ from extender.cli.installation_objects import Certificate
 from extender.cli.webhook_checks import diagnose_certificate
 from extender.cluster.client import ClusterRefused
 from extender.errors import ConfigError
+from extender.kubernetes.apps_v1 import LabelSelector
 from tests.unit.cli.installed_cluster import (
     APPS,
     CONFIG_MAP,
@@ -209,7 +211,7 @@ async def test_what_is_waited_for_is_told_when_it_changes(
 )
 def test_a_selector_is_written_as_the_api_server_reads_it(selector: Any, text: str) -> None:
     """k8s.io/apimachinery/pkg/labels/selector.go, Parse."""
-    assert selector_text(selector) == text
+    assert selector_text(msgspec.convert(selector, LabelSelector | None)) == text
 
 
 @pytest.mark.parametrize(
@@ -221,5 +223,5 @@ def test_a_selector_is_written_as_the_api_server_reads_it(selector: Any, text: s
 def test_a_certificate_is_trusted_current_and_for_the_name(changes: dict[str, Any], states: list[str]) -> None:
     names = frozenset({"w.n.svc"})
     right = {"is_trusted": True, "names": names, "is_valid": True, "days_left": 30, "where": "Secret"}
-    found = diagnose_certificate("webhook", Certificate(**{**right, **changes}), ["w.n.svc"])
+    found = diagnose_certificate("webhook", Certificate(**{**right, **changes}), "w.n.svc")
     assert [seen.state for seen in found] == states
