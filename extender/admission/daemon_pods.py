@@ -27,6 +27,7 @@ from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import NAME_CHARACTERS, constraints_of, refusal_text, shorten, system_text
+from extender.placement.resolved_pod import ResolvedPod
 from extender.resolver.pod_resolver import PodQuestion
 
 log = structlog.get_logger()
@@ -112,7 +113,8 @@ class DaemonPods:
         refusal = refusal_text(wrong) or system_text(question.images, facts)
         if self._guard:
             nodes = self._cluster_nodes()
-            mutation = self._guard.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=True)
+            resolved = ResolvedPod(pod, question.images, facts, question.overrides, nodes)
+            mutation = self._guard.mutate(resolved, may_hold=True)
         else:
             verdict = {"verdict": f"left alone: {refusal}"}
             mutation = Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations=verdict)

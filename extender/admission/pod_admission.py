@@ -34,6 +34,7 @@ from extender.placement.mutation_key import MutationKey, mutation_key
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.reasons import NAME_CHARACTERS, left_text, shorten, shown_reference
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.restoring import restore
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply, after_answer
@@ -194,7 +195,8 @@ class PodAdmission:
         answers = await self.resolve(question, _LISTED_SECONDS if is_listed else math.inf)
         facts = facts_of(question.images, answers, may_be_pending=True, lists=nodes.images.lists)
         may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
-        return self._mutate(mutation_key(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold))
+        resolved = ResolvedPod(pod, question.images, facts, question.overrides, nodes)
+        return self._mutate(mutation_key(resolved, may_hold=may_hold))
 
 
 def _restored(review: AdmissionReview) -> Reply:

@@ -40,6 +40,7 @@ from extender.placement.gate import encode_ungating
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import Outcome
 from extender.placement.reasons import shown_reference
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.ungating import Ungating, UngatingPlanner
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 
@@ -313,7 +314,8 @@ class GateController:
             answers = await self._pod_resolver.resolve(question, _LAST_LOOKUP_SECONDS)
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
-        ungating = self._planner.plan(pod, question.images, facts, overrides, nodes, expired=is_expired)
+        resolved = ResolvedPod(pod, question.images, facts, overrides, nodes)
+        ungating = self._planner.plan(resolved, expired=is_expired)
         if ungating.outcome is Outcome.HOLD:
             held.removing_since = None
             self._report_held(held, ungating.reason)

@@ -24,13 +24,13 @@ from extender.placement.additions import (
 )
 from extender.placement.annotations import REASON, Mode, Overrides
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
-from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, ImageFact, PodImage, fit, system_asked
+from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, PodImage, fit, system_asked
 from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
-from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.patch import Operation, diff
-from extender.placement.planning import AdmissionSettings, Outcome, Plan, Planner, PodInput
+from extender.placement.planning import AdmissionSettings, Outcome, Plan, Planner
 from extender.placement.policy import Policy, is_exempt
-from extender.placement.reasons import left_text, refusal_of, shown_reference
+from extender.placement.reasons import left_text, shown_reference
+from extender.placement.resolved_pod import ResolvedPod
 
 
 class AdmissionOutcome(enum.StrEnum):
@@ -176,19 +176,6 @@ def _terms_excess(document: JsonObject) -> str:
     return f"its required node affinity has more than {REQUIREMENTS} requirements" if is_beyond else ""
 
 
-def input_of(
-    pod: CreatedPod,
-    images: Sequence[PodImage],
-    facts: Sequence[ImageFact],
-    overrides: Overrides,
-    cluster: ClusterNodes,
-    settings: AdmissionSettings,
-) -> PodInput:
-    """What decides about the pod besides its own JSON."""
-    never_held = pod.spec is not None and pod.spec.priority_class_name in settings.gate.exempt_classes
-    return PodInput(images, facts, overrides, cluster, never_held=never_held)
-
-
 class Mutator:
     """Applies the operator's settings to pods. Its results depend on the arguments and these settings alone."""
 
@@ -216,17 +203,8 @@ class Mutator:
         patch = _encode(_ungating(pod))
         return Mutation(outcome=outcome, patch=patch, warnings=overrides.problems, audit_annotations=audit)
 
-    def mutate(
-        self,
-        pod: CreatedPod,
-        images: Sequence[PodImage],
-        facts: Sequence[ImageFact],
-        overrides: Overrides,
-        cluster: ClusterNodes = NO_NODES,
-        *,
-        may_hold: bool = False,
-    ) -> Mutation:
-        """The response for a pod that `skip` does not skip; `facts` are those of `images`, in order.
+    def mutate(self, resolved: ResolvedPod, *, may_hold: bool = False) -> Mutation:
+        """The response for a pod that `skip` does not skip.
 
         Takes back what an earlier pass recorded and adds what applies now; the difference is the patch. So a pass over
         its own result changes nothing, and a pass over other images narrows or undoes the earlier one.
@@ -236,15 +214,15 @@ class Mutator:
         gets the gate and nothing else, if it `may_hold`. Under `observe` the audit annotations `would-be`,
         `would-add`, `would-hold` and `would-deny` replace the patch.
         """
+        pod, overrides = resolved.pod, resolved.overrides
         observed = overrides.mode is Mode.OBSERVE
-        before, excess = read_parts(pod, images)
+        before, excess = read_parts(pod, resolved.images)
         if excess:
             return _leave(overrides, excess, _ungating(pod))
         record = read_record(value_at(before, *ADDED_PATH))
         own, taken = take_back(before, record, self._offered, self._settings.scheduler_name)
-        decided = input_of(pod, images, facts, overrides, cluster, self._settings)
         is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(own)
-        plan = self._planner.plan(decided, scheduling_of(own), may_hold=may_hold or is_held)
+        plan = self._planner.plan(resolved, scheduling_of(own), may_hold=may_hold or is_held)
         after = _written(own, plan, self._settings.scheduler_name)
         if excess := excess_with(plan.additions, after):
             left = _ungated(before) if observed else remove_gate(own)
@@ -264,45 +242,38 @@ class Mutator:
             patch=patch,
             reason=plan.reason,
             unresolved=plan.unresolved,
-            warnings=(*overrides.problems, *plan.warnings, *self._nowhere(decided)),
+            warnings=(*overrides.problems, *plan.warnings, *self._nowhere(resolved)),
             audit_annotations={
-                "verdict": self._summary(decided),
+                "verdict": self._summary(resolved),
                 **({} if plan.additions == NOTHING else {"added": plan.additions.record}),
             },
         )
         return _as_observed(mutation, diff(before, _ungated(before))) if observed else mutation
 
-    def plan(
-        self,
-        pod: CreatedPod,
-        images: Sequence[PodImage],
-        facts: Sequence[ImageFact],
-        overrides: Overrides,
-        cluster: ClusterNodes = NO_NODES,
-    ) -> Plan:
-        """What happens to a pod within the bounds, as its author wrote it; arguments as for `mutate`."""
-        parts = touched_parts(pod)
+    def plan(self, resolved: ResolvedPod) -> Plan:
+        """What happens to a pod within the bounds, as its author wrote it."""
+        parts = touched_parts(resolved.pod)
         record = read_record(value_at(parts, *ADDED_PATH))
         own, _ = take_back(parts, record, self._offered, self._settings.scheduler_name)
-        return self._planner.plan(input_of(pod, images, facts, overrides, cluster, self._settings), scheduling_of(own))
+        return self._planner.plan(resolved, scheduling_of(own))
 
     def _outcome_of(self, plan: Plan) -> AdmissionOutcome:
         if plan.outcome is Outcome.IMPOSSIBLE and self._settings.impossible is ImpossiblePods.DENY:
             return AdmissionOutcome.REFUSED
         return _OUTCOMES[plan.outcome]
 
-    def _nowhere(self, pod: PodInput) -> Iterator[str]:
+    def _nowhere(self, pod: ResolvedPod) -> Iterator[str]:
         """That the pod can run on no node of the cluster."""
         if self._is_nowhere(pod):
-            yield f"this pod can run on no node of this cluster: {refusal_of(pod.images, pod.facts)}"
+            yield f"this pod can run on no node of this cluster: {pod.refusal()}"
 
-    def _is_nowhere(self, pod: PodInput) -> bool:
+    def _is_nowhere(self, pod: ResolvedPod) -> bool:
         platforms = pod.cluster.platforms
         if not platforms or not platforms.isdisjoint(self._planner.common(pod.known, pod.cluster).platforms):
             return False  # on a common platform no image is known not to run
         return all(fit(pod.facts, platform, self._policy.compatibility) is Fit.NO for platform in platforms)
 
-    def _summary(self, pod: PodInput) -> str:
+    def _summary(self, pod: ResolvedPod) -> str:
         if unresolved := pod.unresolved:
             image, fact = unresolved[0]
             return (

@@ -4,8 +4,6 @@ A mutation is made from the value alone, so that what is not in it cannot matter
 the same. Of annotations and labels it has those that the service writes, since most others differ between pods.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
 from extender.images.platform import Platform
@@ -16,6 +14,7 @@ from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATED_LABEL
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import ClusterNodes
+from extender.placement.resolved_pod import ResolvedPod
 
 KEPT_BYTES = 3 * 1024
 """Of a key and its mutation with the names of all fields, about half of which is text: larger ones are not kept.
@@ -48,7 +47,7 @@ class _Parts(Wire, frozen=True):
 
 
 class MutationKey(msgspec.Struct, frozen=True):
-    """A pod's parts as JSON, and the arguments of `Mutator.mutate`; `platforms` are those of the cluster's nodes."""
+    """A pod's parts as JSON, and what else decides; `platforms` are those of the cluster's nodes."""
 
     pod: bytes
     images: tuple[PodImage, ...]
@@ -60,7 +59,8 @@ class MutationKey(msgspec.Struct, frozen=True):
     def mutation(self, mutator: Mutator) -> Mutation:
         """The mutation of every pod that has this key."""
         pod, cluster = _POD.decode(self.pod), ClusterNodes(self.platforms)
-        return mutator.mutate(pod, self.images, self.facts, self.overrides, cluster, may_hold=self.may_hold)
+        resolved = ResolvedPod(pod, self.images, self.facts, self.overrides, cluster)
+        return mutator.mutate(resolved, may_hold=self.may_hold)
 
     def is_small_with(self, mutation: Mutation) -> bool:
         """Whether it takes less than `KEPT_BYTES` with this mutation."""
@@ -72,17 +72,9 @@ _ENCODER = msgspec.json.Encoder()
 _PACKER = msgspec.msgpack.Encoder()
 
 
-def mutation_key(
-    pod: CreatedPod,
-    images: tuple[PodImage, ...],
-    facts: Sequence[ImageFact],
-    overrides: Overrides,
-    cluster: ClusterNodes,
-    *,
-    may_hold: bool,
-) -> MutationKey:
-    """The key of a pod that has a spec; arguments are as for `Mutator.mutate`."""
-    metadata, spec = pod.metadata, pod.spec or CreatedSpec()
+def mutation_key(resolved: ResolvedPod, *, may_hold: bool) -> MutationKey:
+    """The key of a pod that has a spec; `may_hold` as in `Mutator.mutate`."""
+    metadata, spec = resolved.pod.metadata, resolved.pod.spec or CreatedSpec()
     parts = _Parts(
         _Metadata(_known(metadata.annotations, _OURS), _known(metadata.labels, _OUR_LABELS))
         if metadata
@@ -96,7 +88,14 @@ def mutation_key(
             spec.scheduling_gates,
         ),
     )
-    return MutationKey(_ENCODER.encode(parts), images, tuple(facts), overrides, cluster.platforms, may_hold)
+    return MutationKey(
+        _ENCODER.encode(parts),
+        tuple(resolved.images),
+        tuple(resolved.facts),
+        resolved.overrides,
+        resolved.cluster.platforms,
+        may_hold,
+    )
 
 
 def _known(found: Annotations, ours: frozenset[str]) -> Annotations:

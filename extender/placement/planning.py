@@ -5,7 +5,7 @@ in common is worked out once for each combination of sets of platforms: pods of 
 """
 
 import enum
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
 import msgspec
 
@@ -28,11 +28,7 @@ from extender.placement.affinity import (
 )
 from extender.placement.annotations import ADDED, PLATFORMS, REASON, Overrides
 from extender.placement.facts import (
-    ImageFact,
-    Pending,
     PodImage,
-    Unknown,
-    known_platforms,
     system_asked,
 )
 from extender.placement.gate import GateSettings, ImpossiblePods, UnknownImages, Unresolved
@@ -43,7 +39,8 @@ from extender.placement.node_match import (
 )
 from extender.placement.nodes import ClusterNodes
 from extender.placement.policy import Policy, common_platforms, policy_for, preference_for
-from extender.placement.reasons import held_text, passed_text, platforms_text, refusal_of, shown_reference
+from extender.placement.reasons import held_text, passed_text, platforms_text, shown_reference
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.tolerations import TolerationRule, covers, parse_platforms
 from extender.tables import ShareTable
 
@@ -88,38 +85,6 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateSettings = GateSettings()
     impossible: ImpossiblePods = ImpossiblePods.PEND
     platforms_annotation: bool = False
-
-
-class PodInput:
-    """What decides about a pod besides its own JSON and the settings.
-
-    `known` are the sets of platforms of the images that run on some platforms only; empty if none is known to.
-    `unresolved` are the pending and unknown images with their facts, which say why.
-    """
-
-    def __init__(
-        self,
-        images: Sequence[PodImage],
-        facts: Sequence[ImageFact],
-        overrides: Overrides,
-        cluster: ClusterNodes,
-        *,
-        never_held: bool = False,
-    ) -> None:
-        """`facts` are those of `images`, in order. `cluster` has the cluster's nodes, none if they are not watched.
-
-        `never_held`: it is of a class whose pods are not held.
-        """
-        self.images = images
-        self.facts = facts
-        self.overrides = overrides
-        self.cluster = cluster
-        self.never_held = never_held
-        self.known = frozenset(known_platforms(facts))
-        pairs = zip(images, facts, strict=True)
-        self.unresolved: list[Unresolved] = [
-            (image, fact) for image, fact in pairs if isinstance(fact, (Pending, Unknown))
-        ]
 
 
 class Outcome(enum.StrEnum):
@@ -182,7 +147,7 @@ class Planner:
         found._rules, found._remembered = self._rules, self._remembered
         return found
 
-    def plan(self, pod: PodInput, own: SchedulingSpec, *, may_hold: bool = False, expired: bool = False) -> Plan:
+    def plan(self, pod: ResolvedPod, own: SchedulingSpec, *, may_hold: bool = False, expired: bool = False) -> Plan:
         """What happens to the pod, whose author's own spec is `own`.
 
         `may_hold`: it may wait for images that are not known. `expired`: it was held for long enough. An impossible pod
@@ -239,28 +204,30 @@ class Planner:
             ),
         )
 
-    def _divide(self, pod: PodInput, *, expired: bool, can_assume: bool) -> list[tuple[Unresolved, ...]]:
+    def _divide(self, pod: ResolvedPod, *, expired: bool, can_assume: bool) -> list[tuple[Unresolved, ...]]:
         """The images that are not known, by what is done about them: held, assumed, passed.
 
-        An image that is never pulled is not among them: only the node's own copy could say its platforms.
+        An image that is never pulled is not among them: only the node's own copy could say its platforms. A pod of an
+        exempt class is never held.
         """
         if not pod.unresolved:  # as of nearly all
             return [(), (), ()]
-        gate = self._settings.gate
+        gate, spec = self._settings.gate, pod.pod.spec
+        expired = expired or (spec is not None and spec.priority_class_name in gate.exempt_classes)
         chosen = [
-            (gate.choose(each[1], pod.overrides, expired=expired or pod.never_held, can_assume=can_assume), each)
+            (gate.choose(each[1], pod.overrides, expired=expired, can_assume=can_assume), each)
             for each in pod.unresolved
             if each[1].cause not in LOCAL
         ]
         choices = (UnknownImages.GATE, UnknownImages.ASSUME, UnknownImages.PASS)
         return [tuple(each for choice, each in chosen if choice is wanted) for wanted in choices]
 
-    def _assumed_platforms(self, pod: PodInput) -> frozenset[Platform]:
+    def _assumed_platforms(self, pod: ResolvedPod) -> frozenset[Platform]:
         """The platforms on which an image that is not known is assumed to run; none where that is not written."""
         return policy_for(self._policy, pod.images).assume if self._requires else frozenset()
 
     def _plan_required(
-        self, pod: PodInput, demands: NodeDemands, known: frozenset[frozenset[Platform]]
+        self, pod: ResolvedPod, demands: NodeDemands, known: frozenset[frozenset[Platform]]
     ) -> RequiredNodes:
         """What keeps the pod to nodes on which images of the `known` sets of platforms run.
 
@@ -280,32 +247,32 @@ class Planner:
         return required if self._requires or required.impossible else RequiredNodes()
 
     def _explain(
-        self, pod: PodInput, required: RequiredNodes, assumed: Set[PodImage], assume: frozenset[Platform]
+        self, pod: ResolvedPod, required: RequiredNodes, assumed: Set[PodImage], assume: frozenset[Platform]
     ) -> tuple[str, tuple[str, ...]]:
         """The reason for what is required, for which no event of the scheduler names an image, and the warnings."""
         if not (required.terms or required.contradiction):
             return "", self._nothing_known(pod) if pod.unresolved and not assumed else ()
-        refusal = refusal_of(pod.images, pod.facts, assumed, assume)
+        refusal = pod.refusal(assumed, assume)
         if not required.contradiction:
             return refusal, ()
         contradiction = f"{required.contradiction}: {refusal}"
         return contradiction if required.impossible else refusal if required.terms else "", (contradiction,)
 
-    def _nothing_known(self, pod: PodInput) -> tuple[str, ...]:
+    def _nothing_known(self, pod: ResolvedPod) -> tuple[str, ...]:
         if pod.known or not self._requires or system_asked(pod.facts):
             return ()
         image, fact = pod.unresolved[0]
         name = shown_reference(image.reference)
         return (f"no node affinity was written: nothing is known of image {name} ({fact.cause})",)
 
-    def _annotation(self, pod: PodInput) -> str | None:
+    def _annotation(self, pod: ResolvedPod) -> str | None:
         """The value of the annotation `platforms`, empty if the images have no platform in common."""
         if not self._settings.platforms_annotation or pod.unresolved or not pod.known:
             return None
         return ",".join(map(str, sorted(self.common(pod.known, pod.cluster).platforms)))
 
     def _additions(
-        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, required: RequiredNodes
+        self, pod: ResolvedPod, own: SchedulingSpec, demands: NodeDemands, required: RequiredNodes
     ) -> Additions:
         """What the pod is given. Tolerations and a preference it gets only if all its images are known."""
         tolerations, preferred = tuple[Toleration, ...](), tuple[PreferredSchedulingTerm, ...]()
@@ -343,7 +310,7 @@ class Planner:
         return self._prefers or (self._requires and overrides.names_architecture)
 
     def _plan_preferred(
-        self, pod: PodInput, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
+        self, pod: ResolvedPod, own: SchedulingSpec, demands: NodeDemands, common: CommonPlatforms
     ) -> tuple[PreferredSchedulingTerm, ...]:
         """The terms for a pod that its author leaves a choice of architectures."""
         preference = preference_for(self._policy, pod.overrides)

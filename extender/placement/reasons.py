@@ -83,16 +83,6 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
     return f"{_image(blamed[0].reference)} {_said(blamed[0])}{_others({item.reference for item in blamed})}"
 
 
-def refusal_of(
-    images: Sequence[PodImage],
-    facts: Sequence[ImageFact],
-    assumed: Set[PodImage] = frozenset(),
-    assume: frozenset[Platform] = frozenset(),
-) -> str:
-    """The one reason for all nodes that a pod of these images cannot run on; arguments as for `constraints_of`."""
-    return refusal_text(constraints_of(images, facts, assumed, assume)) or system_text(images, facts)
-
-
 def system_text(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> str:
     """The reason for nodes of other systems than the pod's, none of whose images is for a platform; else empty."""
     for image, fact in zip(images, facts, strict=True):

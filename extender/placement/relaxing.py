@@ -14,7 +14,6 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import (
-    CreatedPod,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Toleration,
@@ -22,8 +21,8 @@ from extender.kubernetes.core_v1 import (
 from extender.kubernetes.documents import Json, JsonObject, list_at, put, value_at
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import ADDED_PATH, TERMS_PATH, TOLERATIONS_PATH, read_record
-from extender.placement.annotations import Mode, Overrides
-from extender.placement.facts import Fit, ImageFact, PodImage, fit, is_unresolved
+from extender.placement.annotations import Mode
+from extender.placement.facts import Fit, ImageFact, fit
 from extender.placement.mutation import read_parts, scheduling_of
 from extender.placement.node_match import (
     NodeDemands,
@@ -34,11 +33,11 @@ from extender.placement.node_match import (
     requirement_text,
     selector_requirements,
 )
-from extender.placement.nodes import ARCHITECTURE, LABELS, NO_NODES
+from extender.placement.nodes import ARCHITECTURE, LABELS
 from extender.placement.patch import Operation, diff
-from extender.placement.planning import AdmissionSettings, Planner, PodInput
+from extender.placement.planning import AdmissionSettings, Planner
 from extender.placement.policy import Policy
-from extender.placement.reasons import refusal_of
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.templates import TemplateAnswer, TemplateQuestion, Templates, unknown_images
 from extender.placement.tolerations import covers, toleration_text
 from extender.placement.webhook_reach import WebhookReach
@@ -105,10 +104,7 @@ class Relaxer:
             return TemplateAnswer(unknown=unknown, warnings=overrides.problems)
         labels = (template.template.get("metadata") or {}).get("labels") or {}
         found = self.relax(
-            pod,
-            images,
-            facts,
-            overrides,
+            ResolvedPod(pod, images, facts, overrides),
             is_daemon_set=template.is_daemon_set,
             is_reached=WebhookReach().includes(template.namespace or self._namespace, labels),
         )
@@ -120,22 +116,13 @@ class Relaxer:
             operations=found.operations, removed=removed, kept=found.kept, warnings=overrides.problems
         )
 
-    def relax(
-        self,
-        pod: CreatedPod,
-        images: Sequence[PodImage],
-        facts: Sequence[ImageFact],
-        overrides: Overrides,
-        *,
-        is_daemon_set: bool = False,
-        is_reached: bool = True,
-    ) -> Relaxation:
+    def relax(self, resolved: ResolvedPod, *, is_daemon_set: bool = False, is_reached: bool = True) -> Relaxation:
         """What the pod does not need; nothing while one of its images is not known.
 
         `is_reached`: the webhook is called for it.
         """
-        before, excess = read_parts(pod, images)
-        if any(map(is_unresolved, facts)):
+        before, excess = read_parts(resolved.pod, resolved.images)
+        if resolved.unresolved:
             return Relaxation()
         if not excess and read_record(value_at(before, *ADDED_PATH)) is not None:
             excess = "the webhook has changed it, and takes back what it added"
@@ -146,16 +133,15 @@ class Relaxer:
         opened = [target for target in self._targets if may_allow(_demands(after), target)]
         gained = tuple(target for target in opened if not may_allow(demands, target))
         why = ""
-        if any(fit(facts, target, self._compatibility) is not Fit.YES for target in opened):
-            why = refusal_of(images, facts)
+        if any(fit(resolved.facts, target, self._compatibility) is not Fit.YES for target in opened):
+            why = resolved.refusal()
         elif not gained:
             why = "the rest of its requirements allows no other platform"
         if why:
             kept = [*(f"{each}: {why}" for each in constraints), *kept]
             constraints, gained, after = [], (), before
-        planned = PodInput(images, facts, overrides, NO_NODES)
         left_out = _OF_DAEMON_SETS if is_daemon_set else "" if is_reached else _NOT_REACHED
-        after, tolerations, given, stay = self._take_tolerations(after, planned, left_out)
+        after, tolerations, given, stay = self._take_tolerations(after, resolved, left_out)
         relaxed = _demands(after)
         return Relaxation(
             operations=tuple(diff(before, after)),
@@ -210,7 +196,7 @@ class Relaxer:
         return ""
 
     def _take_tolerations(
-        self, document: JsonObject, pod: PodInput, left_out: str
+        self, document: JsonObject, pod: ResolvedPod, left_out: str
     ) -> tuple[JsonObject, list[str], tuple[Toleration, ...], list[str]]:
         """The document without tolerations of architecture taints, these, what the webhook gives, why others stay.
 

@@ -30,6 +30,7 @@ from extender.placement.patch import Operation, apply, diff
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
 from extender.placement.reasons import shown_reference
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.template_problems import TemplateProblem, problems_of, too_large
 from extender.placement.tolerations import toleration_text
 
@@ -191,7 +192,8 @@ class Templates:
         if unknown := tuple(unknown_images(question.images, facts)):
             return TemplateAnswer(unknown=unknown, warnings=question.overrides.problems)
         mutator = self._mutators[_Use.MANIFEST_OF_DAEMONS if template.is_daemon_set else _Use.MANIFEST]
-        mutation = mutator.mutate(question.pod, question.images, facts, question.overrides, self._cluster)
+        resolved = ResolvedPod(question.pod, question.images, facts, question.overrides, self._cluster)
+        mutation = mutator.mutate(resolved)
         operations = _operations_of(mutation)
         if not _annotation(question.pod):  # the record of one that was made from a patched pod is kept true
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))
@@ -245,11 +247,11 @@ class Templates:
         operations = (self.keep(changed) or ()) if use else ()
         if use and (is_known or self._is_to_be_taken_back(changed)):
             patched = _patched(pod, operations)  # with the record, by which what was added is taken back
-            mutation = self._mutators[use].mutate(patched, images, facts, overrides, cluster)
+            mutation = self._mutators[use].mutate(ResolvedPod(patched, images, facts, overrides, cluster))
             operations += _operations_of(mutation, impossible=not is_daemon_set)
             if mutation.excess:
                 return TemplateAnswer(operations=operations, problems=(too_large(template.place, mutation.excess),))
-        plan = self._mutators[_Use.ADVICE].plan(pod, images, facts, overrides, cluster)
+        plan = self._mutators[_Use.ADVICE].plan(ResolvedPod(pod, images, facts, overrides, cluster))
         is_guarded = use is _Use.DAEMON_SET and is_known and self._guards
         nodes = {} if is_guarded else kinds or {}
         problems = problems_of(template, pod, images, facts, plan, self._policy.compatibility, nodes)

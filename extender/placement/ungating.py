@@ -5,7 +5,6 @@ read is not patched. It takes our gate and label off and leaves the gates of oth
 pod that a gate holds is in ValidatePodUpdate of pkg/apis/core/validation. Uses no HTTP and no clock.
 """
 
-from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -23,13 +22,12 @@ from extender.placement.additions import (
     read_record,
 )
 from extender.placement.annotations import ADDED, REASON, Mode, Overrides
-from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import encode_ungating
-from extender.placement.mutation import excess_with, input_of, read_parts, scheduling_of, untouched
-from extender.placement.nodes import NO_NODES, ClusterNodes
+from extender.placement.mutation import excess_with, read_parts, scheduling_of, untouched
 from extender.placement.planning import AdmissionSettings, Outcome, Planner
 from extender.placement.policy import Policy
 from extender.placement.reasons import left_text
+from extender.placement.resolved_pod import ResolvedPod
 
 
 class Ungating(msgspec.Struct, frozen=True):
@@ -53,7 +51,6 @@ class UngatingPlanner:
 
     def __init__(self, policy: Policy, settings: AdmissionSettings) -> None:
         self._policy = policy
-        self._settings = settings
         self._planner = Planner(policy, msgspec.structs.replace(settings, scheduler_name=""))
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Ungating | None:
@@ -64,31 +61,22 @@ class UngatingPlanner:
             return Ungating(Outcome.OBSERVED, _patch(pod, {REASON: None}, {}))
         return None
 
-    def plan(
-        self,
-        pod: CreatedPod,
-        images: Sequence[PodImage],
-        facts: Sequence[ImageFact],
-        overrides: Overrides,
-        cluster: ClusterNodes = NO_NODES,
-        *,
-        expired: bool,
-    ) -> Ungating:
-        """What happens to a held pod; `facts` are those of `images`, in order.
+    def plan(self, resolved: ResolvedPod, *, expired: bool) -> Ungating:
+        """What happens to a held pod.
 
         `expired`: the pod was held for as long as the operator allows, so its gate goes in any case. The patch narrows
         the pod's own required affinity as far as the API server allows on a stored pod: requirements are appended to
         terms, and no term is added, removed or moved. Pods of one template get the same patch, apart from uid and
         version.
         """
-        skipped = self.skip(pod, overrides)
+        pod = resolved.pod
+        skipped = self.skip(pod, resolved.overrides)
         if skipped:
             return skipped
-        document, excess = read_parts(pod, images)
+        document, excess = read_parts(pod, resolved.images)
         if excess:
             return _leave(pod, excess)
-        decided = input_of(pod, images, facts, overrides, cluster, self._settings)
-        plan = self._planner.plan(decided, scheduling_of(document), may_hold=True, expired=expired)
+        plan = self._planner.plan(resolved, scheduling_of(document), may_hold=True, expired=expired)
         if plan.outcome is Outcome.HOLD:
             return Ungating(Outcome.HOLD, reason=plan.reason)
         present = map_at(document, *ANNOTATIONS_PATH)

@@ -50,6 +50,7 @@ from extender.placement.nodes import NO_NODES, PREFIX, USUAL, ClusterNodes, name
 from extender.placement.patch import Operation, apply
 from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.running_containers import PlatformFault
@@ -205,14 +206,9 @@ def explain(
     may_be_pending, lists = not subject.has_waited, cluster.images.lists
     known = dict(zip(images, facts_of(images, answers, may_be_pending=may_be_pending, lists=lists), strict=True))
     decision = Decision(images, facts_of(images, answers, may_be_pending=may_be_pending), policy, overrides)
-    mutation = mutator.skip(pod, overrides) or mutator.mutate(
-        pod,
-        images,
-        facts_of(images, answers, may_be_pending=True, lists=lists),
-        overrides,
-        cluster,
-        may_hold=True,
-    )
+    created = facts_of(images, answers, may_be_pending=True, lists=lists)
+    resolved = ResolvedPod(pod, images, created, overrides, cluster)
+    mutation = mutator.skip(pod, overrides) or mutator.mutate(resolved, may_hold=True)
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
     annotation = (mutation.reason if patch and not mutation.would_be else "") or annotations.get(REASON, "")

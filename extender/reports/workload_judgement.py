@@ -26,6 +26,7 @@ from extender.placement.nodes import platform_of_node
 from extender.placement.policy import Policy
 from extender.placement.reasons import built_text
 from extender.placement.relaxing import Relaxation, Relaxer
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports.audit_report import AuditedWorkload, Blocker, FindingRule, RunAnswer, Weight, WorkloadPlatform
 from extender.reports.workload_reports import Workload
@@ -132,10 +133,12 @@ class WorkloadJudge:
         workload = judged.workload
         written = {"metadata": {"annotations": workload.annotations}, "spec": workload.spec}
         return relaxer.relax(
-            msgspec.json.decode(msgspec.json.encode(written), type=CreatedPod),
-            judged.images,
-            judged.facts,
-            judged.overrides,
+            ResolvedPod(
+                msgspec.json.decode(msgspec.json.encode(written), type=CreatedPod),
+                judged.images,
+                judged.facts,
+                judged.overrides,
+            ),
             is_daemon_set=workload.is_daemon_set,
             is_reached=self._reach.includes(workload.key.namespace, workload.labels),
         )

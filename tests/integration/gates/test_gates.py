@@ -20,12 +20,12 @@ from extender.cluster.views import PODS
 from extender.config.reading import load_config
 from extender.fetcher.sources import open_local_sources
 from extender.gates.gate_controller import REMOVALS, GateController
-from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
 from extender.placement.gate import GATE, GATED_LABEL, GateSettings, UnknownImages
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.ungating import Ungating, UngatingPlanner
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import policy_of
@@ -58,10 +58,10 @@ class RecordingPlanner(UngatingPlanner):
         super().__init__(policy, AdmissionSettings(node_affinity=AffinityMode.REQUIRED, gate=gate))
         self.plans: list[tuple[str | None, bool]] = []
 
-    def plan(self, pod: CreatedPod, *args: Any, expired: bool, **more: Any) -> Ungating:
-        assert pod.metadata is not None
-        self.plans.append((pod.metadata.name, expired))
-        return super().plan(pod, *args, expired=expired, **more)
+    def plan(self, resolved: ResolvedPod, *, expired: bool) -> Ungating:
+        assert resolved.pod.metadata is not None
+        self.plans.append((resolved.pod.metadata.name, expired))
+        return super().plan(resolved, expired=expired)
 
 
 async def run_alone(_: ClusterClient, controller: GateController) -> None:

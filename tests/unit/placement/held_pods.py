@@ -10,6 +10,7 @@ from extender.placement.facts import ImageFact, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.ungating import Ungating, UngatingPlanner
 from tests.builders import REQUIRED, created, pod
 from tests.unit.placement.mutating import POLICY, settings
@@ -34,7 +35,7 @@ def release(
 ) -> Ungating:
     overrides = read_overrides(stored.metadata.annotations if stored.metadata else None, namespace)
     planner, images = UngatingPlanner(POLICY, admission), images_of(stored)
-    return planner.plan(stored, images, facts, overrides, cluster, expired=expired)
+    return planner.plan(ResolvedPod(stored, images, facts, overrides, cluster), expired=expired)
 
 
 def patch_of(found: Ungating) -> Any:

@@ -14,6 +14,7 @@ from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import NO_NODES, ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.scheduling import Decision
 from extender.placement.tolerations import TolerationRule
 from tests.builders import ARCH, REQUIRED, created
@@ -64,7 +65,7 @@ def mutate(
     images, mutator = images_of(decoded), Mutator(policy, admission or settings())
     assert len(images) == len(facts)
     return mutator.skip(decoded, overrides) or mutator.mutate(
-        decoded, images, facts, overrides, cluster, may_hold=may_hold
+        ResolvedPod(decoded, images, facts, overrides, cluster), may_hold=may_hold
     )
 
 
@@ -91,7 +92,7 @@ def judge(
     pod, none = created(document), Overrides()
     images = images_of(pod, policy.runtime_classes)
     facts = facts_of(images, answers, may_be_pending=False)
-    mutation = Mutator(policy, admission or settings("required")).mutate(pod, images, facts, none)
+    mutation = Mutator(policy, admission or settings("required")).mutate(ResolvedPod(pod, images, facts, none))
     return Judged(Decision(images, facts, policy, none), mutation)
 
 

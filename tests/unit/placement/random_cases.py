@@ -22,6 +22,7 @@ from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import NO_NODES, ClusterNodes, NodePlatforms, platform_of_node
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.templates import TemplateAnswer, Templates
 from extender.placement.ungating import Ungating, UngatingPlanner
@@ -241,7 +242,7 @@ class Outlets:
     def mutate(self, pod: Json, *, may_hold: bool = False) -> Mutation:
         created, mutator = decoded(pod, CreatedPod), self.case.settings.mutator
         return mutator.skip(created, self.overrides) or mutator.mutate(
-            created, self.images, self.facts, self.overrides, self.cluster, may_hold=may_hold
+            ResolvedPod(created, self.images, self.facts, self.overrides, self.cluster), may_hold=may_hold
         )
 
     def held(self, *gates: Json) -> Json:
@@ -254,7 +255,7 @@ class Outlets:
 
     def plan_release(self, held: Json, *, expired: bool) -> Ungating:
         stored, plan = decoded(held, CreatedPod), self.case.settings.releases.plan
-        return plan(stored, self.images, self.facts, self.overrides, self.cluster, expired=expired)
+        return plan(ResolvedPod(stored, self.images, self.facts, self.overrides, self.cluster), expired=expired)
 
     def fix(self, spec: Json) -> tuple[Json, TemplateAnswer]:
         """The spec of a template after `fix`, and what that says."""

@@ -18,6 +18,7 @@ from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.templates import Templates
 from tests.builders import decoded, index, platforms
 from tests.unit.placement.json_patch import apply
@@ -93,5 +94,5 @@ def patched(template: Any, admission: AdmissionSettings, cluster: ClusterNodes) 
     images = images_of(pod)
     facts = facts_of(images, [answer_of(each.reference) for each in images], may_be_pending=True)
     mutator = Mutator(POLICY, admission)
-    mutation = mutator.skip(pod, overrides) or mutator.mutate(pod, images, facts, overrides, cluster)
+    mutation = mutator.skip(pod, overrides) or mutator.mutate(ResolvedPod(pod, images, facts, overrides, cluster))
     return mutation.outcome, apply(template, mutation.patch)

@@ -12,6 +12,7 @@ from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Override
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.nodes import ClusterNodes
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.tolerations import TolerationRule
 from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, built_for, created, expression, platforms, pod, with_terms
 from tests.unit.placement.json_patch import apply
@@ -271,7 +272,7 @@ def test_what_a_long_reference_leaves_in_answers_is_short(fact: ImageFact, lette
     images = [PodImage(letter * 100_000)] * 20
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     document = created(pod(images=20, nodeSelector={ARCH: "amd64"}))
-    mutation = mutator.mutate(document, images, [fact] * 20, Overrides(), ClusterNodes(LINUX_ARM64))
+    mutation = mutator.mutate(ResolvedPod(document, images, [fact] * 20, Overrides(), ClusterNodes(LINUX_ARM64)))
     texts = [*mutation.warnings, *mutation.audit_annotations.values()]
     assert texts
     assert max(map(len, texts)) < 1_000
@@ -282,9 +283,9 @@ def test_nothing_of_a_pod_is_kept() -> None:
     """Whoever creates pods, as a dry run too, would choose what the service's memory is full of."""
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     image = [PodImage("app-0:1")]
-    mutator.mutate(created(pod()), image, [MULTI], Overrides())
+    mutator.mutate(ResolvedPod(created(pod()), image, [MULTI], Overrides()))
     before = retained_bytes(mutator)
     for number in range(50):
         terms = [{"matchExpressions": [{"key": f"zone-{number}-{term}", "operator": "Exists"}]} for term in range(60)]
-        mutator.mutate(created(pod(affinity=with_terms(*terms))), image, [MULTI], Overrides())
+        mutator.mutate(ResolvedPod(created(pod(affinity=with_terms(*terms))), image, [MULTI], Overrides()))
     assert retained_bytes(mutator) == before

@@ -15,6 +15,7 @@ from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, imag
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.planning import AdmissionSettings
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.tolerations import TolerationRule
 from tests.builders import ARCH, OS, PREFERRED, REQUIRED, built_for, created
 from tests.unit.placement.json_patch import apply
@@ -120,7 +121,7 @@ def test_whatever_is_written_can_be_read_and_taken_back(
     def passed(pod: Any, other: ImageFact) -> Any:
         decoded = created(pod)
         mutator = Mutator(PREFERRING, admission)
-        mutation = mutator.mutate(decoded, images_of(decoded), (kept, other), Overrides(), cluster)
+        mutation = mutator.mutate(ResolvedPod(decoded, images_of(decoded), (kept, other), Overrides(), cluster))
         return apply(pod, mutation.patch)
 
     patched = passed(document, before)

@@ -18,10 +18,11 @@ from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import Anywhere, Fit, ImageFact, Unknown, fit, images_of
 from extender.placement.node_match import demands_in, obstacles
-from extender.placement.nodes import NO_NODES, USUAL, platform_of_node
+from extender.placement.nodes import USUAL, platform_of_node
 from extender.placement.patch import apply
-from extender.placement.planning import Planner, PodInput
+from extender.placement.planning import Planner
 from extender.placement.relaxing import Relaxation, Relaxer
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.templates import TemplateAnswer
 from tests.builders import AMD64, ARCH, ARM64, MULTI, OS, built_for, created, decoded, expression, node, with_terms
 from tests.unit.placement.mutating import ARM_TOLERATION, BOTH_TOLERATION, POLICY, settings
@@ -54,7 +55,8 @@ def relax(*facts: ImageFact, targets: tuple[str, ...] = (), daemon: bool = False
     pod = created({"spec": {"containers": containers, **spec}})
     images = images_of(pod)
     of_volumes = [Anywhere()] * (len(images) - len(facts))
-    return relaxer(*targets).relax(pod, images, [*facts, *of_volumes], Overrides(), is_daemon_set=daemon)
+    resolved = ResolvedPod(pod, images, [*facts, *of_volumes], Overrides())
+    return relaxer(*targets).relax(resolved, is_daemon_set=daemon)
 
 
 def changed(*facts: ImageFact, **spec: Any) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def test_no_platform_of_another_system_opens_to_a_pod_whose_images_run_on_any() 
 def test_what_the_webhook_recorded_is_its_own_to_take_back() -> None:
     spec = {"containers": [{"image": "app:1"}], "nodeSelector": {ARCH: "amd64"}}
     pod = created({"metadata": {"annotations": {ADDED: "{}"}}, "spec": spec})
-    found = relaxer().relax(pod, images_of(pod), [MULTI], Overrides())
+    found = relaxer().relax(ResolvedPod(pod, images_of(pod), [MULTI], Overrides()))
     assert (found.operations, found.constraints, len(found.kept)) == ((), (), 1)
 
 
@@ -240,7 +242,7 @@ NODES = [
 
 
 def nodes_of(pod: CreatedPod, spec: Any, facts: list[ImageFact]) -> set[int]:
-    planned = PodInput(images_of(pod), facts, Overrides(), NO_NODES)
+    planned = ResolvedPod(pod, images_of(pod), facts, Overrides())
     own = msgspec.convert(spec, SchedulingSpec)
     given, demands = Planner(POLICY, ADMISSION).plan(planned, own).additions.tolerations, demands_in(own)
     demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *given))
@@ -272,14 +274,14 @@ def test_pods_may_run_on_more_nodes_and_each_of_these_runs_their_images(
     """Whatever their terms, operators and tolerations; nothing is left to take out, and no other field changes."""
     pod, platforms = created(document), tuple(map(parse_platform, targets))
     fixer, known = Relaxer(POLICY, ADMISSION, platforms), list(facts)
-    found = fixer.relax(pod, images_of(pod), known, Overrides())
+    found = fixer.relax(ResolvedPod(pod, images_of(pod), known, Overrides()))
     relaxed: Any = apply(document, found.operations)
     before, after = (nodes_of(pod, each["spec"], known) for each in (document, relaxed))
     here = {index for index, node in enumerate(NODES) if platform_of_node(node) in platforms}
     assert before <= after
     gained = {platform_of_node(NODES[index]) for index in (after - before) & here}
     assert all(platform and fit(known, platform, POLICY.compatibility) is Fit.YES for platform in gained)
-    assert fixer.relax(created(relaxed), images_of(pod), known, Overrides()).operations == ()
+    assert fixer.relax(ResolvedPod(created(relaxed), images_of(pod), known, Overrides())).operations == ()
     for each in (document, relaxed):
         for name in ("affinity", "nodeSelector", "tolerations"):
             each["spec"].pop(name, None)

@@ -21,6 +21,7 @@ from extender.placement.mutation import Mutation, Mutator
 from extender.placement.mutation_key import KEPT_BYTES, MutationKey, mutation_key
 from extender.placement.nodes import NO_NODES, USUAL_NODES, NodePlatforms, list_nodes
 from extender.placement.policy import Policy
+from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.scheduling import Decision, filter_nodes, preempt_nodes, prioritize_nodes
 from extender.scheduler.verbs import KnownPod
 from extender.tables import remembered
@@ -77,13 +78,9 @@ def test_random_pods_get_what_they_would_get_without_a_memory() -> None:
                 continue
             for _ in range(2):
                 asked += 1
-                key = mutation_key(
-                    pod, outlets.images, outlets.facts, outlets.overrides, outlets.cluster, may_hold=may_hold
-                )
-                fresh = mutator.mutate(
-                    pod, outlets.images, outlets.facts, outlets.overrides, outlets.cluster, may_hold=may_hold
-                )
-                assert memory(key) == fresh, f"{seed}: {case}"
+                resolved = ResolvedPod(pod, outlets.images, outlets.facts, outlets.overrides, outlets.cluster)
+                fresh = mutator.mutate(resolved, may_hold=may_hold)
+                assert memory(mutation_key(resolved, may_hold=may_hold)) == fresh, f"{seed}: {case}"
     assert 0 < worked_out <= 0.6 * asked
 
 
@@ -136,8 +133,8 @@ def made(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> tuple[
 
 
 def key_of(document: Json, **changed: object) -> MutationKey:
-    found = mutation_key(created(document), (PodImage("app-0:1"),), [MULTI], Overrides(), USUAL_NODES, may_hold=False)
-    return msgspec.structs.replace(found, **changed)
+    resolved = ResolvedPod(created(document), (PodImage("app-0:1"),), [MULTI], Overrides(), USUAL_NODES)
+    return msgspec.structs.replace(mutation_key(resolved, may_hold=False), **changed)
 
 
 def test_pods_of_one_template_have_one_key() -> None:
@@ -176,8 +173,9 @@ def test_an_escaped_label_is_still_ours() -> None:
     document = raw.replace(b'"metadata":{', b'"metadata":{"labels":{"%b":"true"},' % escaped.encode(), 1)
     found = msgspec.json.decode(document, type=CreatedPod)
     facts, mutator = [ARM64], Mutator(POLICY, settings("required"))
-    key = mutation_key(found, (PodImage("app-0:1"),), facts, Overrides(), NO_NODES, may_hold=False)
-    assert key.mutation(mutator) == mutator.mutate(found, (PodImage("app-0:1"),), facts, Overrides())
+    resolved = ResolvedPod(found, (PodImage("app-0:1"),), facts, Overrides())
+    key = mutation_key(resolved, may_hold=False)
+    assert key.mutation(mutator) == mutator.mutate(resolved)
     patched = apply(msgspec.json.decode(document), key.mutation(mutator).patch)
     assert GATED_LABEL not in patched["metadata"]["labels"]
 
@@ -188,7 +186,7 @@ def test_large_pods_are_not_kept() -> None:
 
     def is_kept(document: Json, images: int = 1) -> bool:
         found = tuple(PodImage(f"app-{number}:1") for number in range(images))
-        key = mutation_key(created(document), found, [ARM64] * images, Overrides(), NO_NODES, may_hold=False)
+        key = mutation_key(ResolvedPod(created(document), found, [ARM64] * images, Overrides()), may_hold=False)
         return key.is_small_with(key.mutation(mutator))
 
     assert is_kept(pod())

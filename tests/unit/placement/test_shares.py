@@ -12,6 +12,7 @@ from extender.placement.facts import images_of
 from extender.placement.mutation import Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.policy import Policy
+from extender.placement.resolved_pod import ResolvedPod
 from tests.builders import MULTI, PREFERRED, decoded, platforms, pod
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import settings
@@ -25,7 +26,8 @@ CLUSTER = ClusterNodes(platforms("linux/amd64", "linux/arm64"))
 def reviewed(document: Any, mode: str, draw: str, namespace: Mapping[str, str]) -> Any:
     created = decoded(document, CreatedPod)
     overrides = overrides_of(created, "shop", namespace, POLICY.overrides, draw=draw)
-    mutation = Mutator(POLICY, settings(mode)).mutate(created, images_of(created), [MULTI], overrides, CLUSTER)
+    resolved = ResolvedPod(created, images_of(created), [MULTI], overrides, CLUSTER)
+    mutation = Mutator(POLICY, settings(mode)).mutate(resolved)
     return apply(document, mutation.patch)
 
 
