@@ -19,7 +19,7 @@ _PASSES = {
     Verdict.ASSUMED_YES: "assumed to run there, by the operator's setting",
     Verdict.RETRY: "kube-scheduler is asked to come back",
     Verdict.LISTED: "passes: no registry answers for an image, and these nodes have it",
-    Verdict.LEFT_OUT: "left out while other nodes have an image for which no registry answers",
+    Verdict.LEFT_OUT: "left out while other nodes are preferred, or have an image for which no registry answers",
     Verdict.UNSTATED: "passes: the service has seen no node of this platform, or it states none",
 }
 
@@ -97,7 +97,7 @@ def _print_nodes(kind: ExplainedNodes) -> None:
 def _reasons(kind: ExplainedNodes) -> Iterator[str]:
     if kind.words:
         yield kind.words
-    elif kind.images is not RunAnswer.YES and kind.verdict in _PASSES:
+    elif kind.verdict in _PASSES and (kind.images is not RunAnswer.YES or kind.verdict is Verdict.LEFT_OUT):
         yield _PASSES[kind.verdict]
     for obstacle in kind.obstacles:
         yield f"{obstacle.rule}: {obstacle.subject}"

@@ -283,7 +283,14 @@ def _verdicts(
     decision: Decision, nodes: Sequence[ReportedNode], unmet: Sequence[tuple[Obstacle, ...]], images: NodeImages
 ) -> list[Verdict]:
     """The verdict on each node: as filter's, once kube-scheduler has left those out whose demands are unmet."""
-    verdicts = [decision.verdict(platform_of_node(node)) for node in nodes]
+    platforms = list(map(platform_of_node, nodes))
+    verdicts, scores = list(map(decision.verdict, platforms)), list(map(decision.score, platforms))
+    best = max((score for score, own in zip(scores, unmet, strict=True) if not own), default=0)
+    if decision.leaves_out and best:
+        verdicts = [
+            verdict if verdict in REFUSED or score == best else Verdict.LEFT_OUT
+            for verdict, score in zip(verdicts, scores, strict=True)
+        ]
     for unresolved, wanted in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
         listing = images.nodes_with(wanted)
         lists = [name_of_node(node) in listing for node in nodes]
@@ -308,7 +315,7 @@ def _kind_of(
 ) -> ExplainedNodes:
     """What is said of nodes like this one, not counted yet; `decision` is None if none is made about the pod."""
     platform = platform_of_node(node)
-    images = _answer(verdict) if decision else RunAnswer.YES
+    images = _answer(decision.verdict(platform)) if decision else RunAnswer.YES
     is_selected = not any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in unmet)
     return ExplainedNodes(
         platform=str(platform) if platform else "",

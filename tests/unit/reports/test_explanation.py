@@ -19,7 +19,7 @@ from extender.placement.node_images import NodeImages
 from extender.placement.nodes import NO_NODES
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionSettings
-from extender.placement.policy import Policy
+from extender.placement.policy import Policy, PreferenceBy
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import Explanation, Subject, cluster_nodes, explain, usual_nodes
@@ -176,6 +176,19 @@ def test_nodes_that_have_an_image_for_which_no_registry_answers_take_the_pod(*, 
     kept = told(pod(), failure, nodes=[node("has", "amd64", ARM_TAINT), nodes[1]], listed=listed, has_waited=has_waited)
     unresolved = Verdict.PASSED if has_waited else Verdict.RETRY
     assert ({each.verdict for each in kept.nodes}, bool(kept.retry)) == ({unresolved}, not has_waited)
+
+
+def test_nodes_that_filter_leaves_out_for_preferred_ones_are_said_to_be() -> None:
+    """The pod may run on them; none is left out for preferred nodes to which the pod itself may not go."""
+    policy = msgspec.structs.replace(POLICY, preference_by=PreferenceBy.FILTER)
+    nodes = [node("a", "amd64"), node("b", "arm64")]
+    preferred = told(pod(), index(AMD64, ARM64), nodes=nodes, policy=policy)
+    assert [(each.verdict, each.answer) for each in preferred.nodes] == [
+        (Verdict.LEFT_OUT, RunAnswer.YES), (Verdict.YES, RunAnswer.YES),
+    ]  # fmt: skip
+    closed = [nodes[0], node("b", "arm64", ARM_TAINT)]
+    [amd64, _] = told(pod(), index(AMD64, ARM64), nodes=closed, policy=policy).nodes
+    assert amd64.verdict is Verdict.YES
 
 
 def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
