@@ -33,7 +33,7 @@ from extender.kubernetes.pod_templates import (
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedSpec
 from extender.manifests.stream import ManifestError, decode_stream
 from extender.placement.facts import PodImage
-from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.nodes import platform_of_node
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 from extender.yaml_nodes import BYTE_ORDER_MARK
@@ -64,7 +64,7 @@ async def read_cluster(client: Getter, namespace: str = "") -> Contents:
     nodes: list[ReportedNode] = []
     with _noting(problems, "nodes"):
         nodes = await list_nodes(client)
-    platforms = {name_of_node(node): platform_of_node(node) for node in nodes}
+    platforms = {node.name: platform_of_node(node) for node in nodes}
     collector = WorkloadCollector({name: platform for name, platform in platforms.items() if platform})
     for kind in WORKLOAD_KINDS:
         with _noting(problems, kind.plural):

@@ -39,7 +39,7 @@ from extender.kubernetes.reported_v1 import PodStatus, ReportedNode
 from extender.placement.facts import Role
 from extender.placement.mutation import Mutator
 from extender.placement.node_images import NodeImages
-from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.nodes import platform_of_node
 from extender.placement.webhook_reach import WebhookReach
 from extender.reports import explanation
 from extender.reports.audit_report import RunAnswer
@@ -205,7 +205,7 @@ async def _faults(
 ) -> list[PlatformFault]:
     """Which containers of a pod do not match its node's platform."""
     spec, status = subject.pod.spec or CreatedSpec(), subject.status or PodStatus()
-    platform = next((platform_of_node(node) for node in nodes if name_of_node(node) == subject.node_name), None)
+    platform = next((platform_of_node(node) for node in nodes if node.name == subject.node_name), None)
     is_exempt = spec.runtime_class_name in pod_resolver.policy.runtime_classes
     if platform is None or is_exempt or status.phase in FINISHED:
         return []

@@ -4,7 +4,7 @@ Source: k8s.io/api/core/v1/types.go. Structs hold only what a decision reads. Co
 works on its raw bytes instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NewType
 
 import msgspec
@@ -181,6 +181,16 @@ class Node(Wire, frozen=True):
     metadata: NodeMeta | None = None
     status: NodeStatus | None = None
     spec: NodeSpec | None = None
+
+    @property
+    def name(self) -> NodeName:
+        """Empty for a node without a name, as none of an API server is."""
+        return NodeName((self.metadata and self.metadata.name) or "")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Empty where it has none."""
+        return (self.metadata and self.metadata.labels) or {}
 
 
 class ContainerImage(Wire, frozen=True):

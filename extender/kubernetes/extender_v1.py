@@ -87,7 +87,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
         """
         if self.nodes is None:
             return _decode(_NAMES, self.node_names, "ExtenderArgs.NodeNames")
-        return [NodeName((node.metadata and node.metadata.name) or "") for node in self.nodes]
+        return [node.name for node in self.nodes]
 
     @functools.cached_property
     def is_plain(self) -> bool:

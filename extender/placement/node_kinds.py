@@ -70,7 +70,7 @@ class NodeKinds:
 
 def _kind_of(node: Node, name: NodeName, platform: Platform | None) -> NodeKind | None:
     """The node's kind; None if its labels take too much."""
-    labels = (node.metadata and node.metadata.labels) or {}
+    labels = node.labels
     kept = tuple(sorted((key, value) for key, value in labels.items() if key != HOST_NAME and value != name))
     taints = tuple(taint for taint in hard_taints(node) if not taint.key.startswith(_OF_CONDITIONS))
     texts = [*map("".join, kept), *(f"{taint.key}{taint.value}" for taint in taints)]

@@ -109,12 +109,10 @@ def as_daemon_pods(demands: NodeDemands, *, host_network: bool) -> NodeDemands:
 
 def obstacles(demands: NodeDemands, node: ReportedNode) -> tuple[Obstacle, ...]:
     """Why kube-scheduler refuses the node, in the order of its rules; empty if it does not."""
-    labels = (node.metadata and node.metadata.labels) or {}
-    name = (node.metadata and node.metadata.name) or ""
     return (
         *_refusing_taints(demands.tolerations, node.spec or ReportedNodeSpec()),
-        *_unmatched_labels(demands.selector, labels),
-        *_unmatched_terms(demands.terms, labels, name),
+        *_unmatched_labels(demands.selector, node.labels),
+        *_unmatched_terms(demands.terms, node.labels, node.name),
     )
 
 

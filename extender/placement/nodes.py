@@ -123,14 +123,9 @@ USUAL_NODES = ClusterNodes(frozenset(USUAL))
 """Those of a cluster of amd64 and arm64, for manifests of which no cluster is known."""
 
 
-def list_nodes(nodes: Sequence[Node]) -> NodePlatforms:
-    """The platforms of the whole nodes in a request."""
-    return NodePlatforms({name_of_node(node): platform_of_node(node) for node in nodes})
-
-
-def name_of_node(node: Node) -> NodeName:
-    """The node's name, empty if it has none."""
-    return NodeName((node.metadata and node.metadata.name) or "")
+def platforms_of(names: Sequence[NodeName], nodes: Sequence[Node]) -> NodePlatforms:
+    """The platforms of nodes that have these names, in the same order."""
+    return NodePlatforms(dict(zip(names, map(platform_of_node, nodes), strict=True)))
 
 
 def platform_of_node(node: Node) -> Platform | None:
@@ -138,7 +133,7 @@ def platform_of_node(node: Node) -> Platform | None:
 
     For each of the two, the kubelet's `status.nodeInfo` comes before the labels, and the labels before the beta labels.
     """
-    labels = (node.metadata and node.metadata.labels) or {}
+    labels = node.labels
     info = (node.status and node.status.node_info) or NodeSystemInfo()
     os = info.operating_system or labels.get(OPERATING_SYSTEM) or labels.get(_BETA_SYSTEM)
     architecture = info.architecture or labels.get(ARCHITECTURE) or labels.get(_BETA_ARCHITECTURE)

@@ -27,7 +27,7 @@ from extender.placement.facts import (
     known_platforms,
 )
 from extender.placement.node_match import Rule, obstacles
-from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, USUAL, name_of_node, platform_of_node
+from extender.placement.nodes import ARCHITECTURE, OPERATING_SYSTEM, USUAL, platform_of_node
 from extender.placement.planning import AdmissionSettings
 from extender.placement.policy import Policy, common_platforms
 from extender.placement.relaxing import Relaxer
@@ -385,11 +385,11 @@ def _lacking(workload: AuditedWorkload) -> tuple[set[str], set[str]]:
 def _of_nodes(nodes: Sequence[ReportedNode]) -> Iterator[Finding]:
     """The nodes of which the labels and the kubelet say different platforms."""
     for node in nodes:
-        labels, info = (node.metadata and node.metadata.labels) or {}, node.status and node.status.node_info
+        labels, info = node.labels, node.status and node.status.node_info
         said = (labels.get(OPERATING_SYSTEM) or "", labels.get(ARCHITECTURE) or "")
         stated = ((info and info.operating_system) or "", (info and info.architecture) or "")
         if any(label and kubelet and label != kubelet for label, kubelet in zip(said, stated, strict=True)):
-            subject, platform = f"node {name_of_node(node)}", str(platform_of_node(node))
+            subject, platform = f"node {node.name}", str(platform_of_node(node))
             text = f"{subject}: its labels say {'/'.join(said)}, its kubelet {'/'.join(stated)}"
             yield _finding(FindingRule.NODE_LABELS, platform, subject, [], text, level="warning")
 

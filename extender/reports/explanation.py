@@ -46,7 +46,7 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import NO_NODES, PREFIX, USUAL, ClusterNodes, name_of_node, platform_of_node
+from extender.placement.nodes import NO_NODES, PREFIX, USUAL, ClusterNodes, platform_of_node
 from extender.placement.patch import Operation, apply
 from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
@@ -224,7 +224,7 @@ def explain(
     kinds: dict[ExplainedNodes, list[str]] = {}
     for node, own, verdict in zip(nodes, unmet, verdicts, strict=True):
         kind = _kind_of(node, own, obstacles(authors, node), verdict, None if skipped else decision, known, annotation)
-        kinds.setdefault(kind, []).append(name_of_node(node))
+        kinds.setdefault(kind, []).append(node.name)
     explained_nodes = sorted(
         (kind.of(names) for kind, names in kinds.items()),
         key=lambda kind: (kind.platform, kind.obstacles, kind.taints, kind.words),
@@ -293,7 +293,7 @@ def _verdicts(
         ]
     for unresolved, wanted in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
         listing = images.nodes_with(wanted)
-        lists = [name_of_node(node) in listing for node in nodes]
+        lists = [node.name in listing for node in nodes]
         if any(
             has and verdict is unresolved and not own for has, verdict, own in zip(lists, verdicts, unmet, strict=True)
         ):

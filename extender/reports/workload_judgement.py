@@ -205,7 +205,7 @@ class WorkloadJudge:
         if (platform, keys) not in self._alike:
             groups: dict[object, list[ReportedNode]] = {}
             for node in nodes:
-                labels = (node.metadata and node.metadata.labels) or {}
+                labels = node.labels
                 groups.setdefault((node.spec, *map(labels.get, keys)), []).append(node)
             self._alike[platform, keys] = [(group[0], len(group)) for group in groups.values()]
         return self._alike[platform, keys]

@@ -27,7 +27,7 @@ from extender.kubernetes.extender_v1 import (
 from extender.metrics import counters
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import PodImage, facts_of
-from extender.placement.nodes import NodePlatforms, list_nodes
+from extender.placement.nodes import NodePlatforms, platforms_of
 from extender.placement.policy import Policy, is_exempt
 from extender.placement.scheduling import (
     REMOVED,
@@ -72,7 +72,7 @@ class RequestNodes:
             NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
         """
         if args.nodes is not None:
-            shown = list_nodes(args.nodes)
+            shown = platforms_of(args.names, args.nodes)
             if self._view is None:
                 self._remember(shown)
             return shown

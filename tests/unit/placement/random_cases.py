@@ -218,7 +218,7 @@ def _annotations(chosen: random.Random) -> dict[str, str]:
 
 def is_labelled(node: ReportedNode) -> bool:
     """Whether the node's labels state its platform as node affinity names it."""
-    labels, platform = (node.metadata and node.metadata.labels) or {}, platform_of_node(node)
+    labels, platform = node.labels, platform_of_node(node)
     return platform is not None and (labels.get(OS), labels.get(ARCH)) == (platform.os, platform.architecture)
 
 

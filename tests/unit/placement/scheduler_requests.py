@@ -11,7 +11,7 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import ExtenderArgs, decode_args, encode_filter_result
 from extender.placement.annotations import Overrides
 from extender.placement.facts import ImageFact, PodImage
-from extender.placement.nodes import NodePlatforms, list_nodes
+from extender.placement.nodes import NodePlatforms, platforms_of
 from extender.placement.policy import Policy
 from extender.placement.scheduling import Decision, filter_nodes
 from tests.builders import node
@@ -37,7 +37,7 @@ def ask(form: str, nodes: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
     both: dict[str, Any] = {NODES: {"metadata": {}, "items": items}, NAMES: list(nodes)}
     body = {"Pod": {"metadata": {"name": "p"}}, NODES: None, NAMES: None, form: both[form]}
     args = decode_args(json.dumps(body).encode())
-    return args, view_of(nodes) if args.nodes is None else list_nodes(args.nodes)
+    return args, view_of(nodes) if args.nodes is None else platforms_of(args.names, args.nodes)
 
 
 def filter_answer(form: str, nodes: Nodes, decision: Decision) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Node, NodeName
-from extender.placement.nodes import NodePlatforms, list_nodes, platform_of_node
+from extender.placement.nodes import NodePlatforms, platform_of_node, platforms_of
 from tests.builders import ARCH, OS, decoded, node
 
 AMD64, ARM64, S390X = (parse_platform(f"linux/{name}") for name in ("amd64", "arm64", "s390x"))
@@ -110,7 +110,8 @@ def test_a_node_is_what_it_says(
 
 def test_nodes_of_a_request_are_listed_by_name() -> None:
     """With a None for the one that states no platform, which is not among the distinct ones."""
-    listed = list_nodes([decoded(each, Node) for each in (node("a"), node("b", None), node("c"))])
+    nodes = [decoded(each, Node) for each in (node("a"), node("b", None), node("c"))]
+    listed = platforms_of([each.name for each in nodes], nodes)
     amd64 = parse_platform("linux/amd64")
     assert listed == {"a": amd64, "b": None, "c": amd64}
     assert listed.distinct == {amd64}

@@ -19,7 +19,7 @@ from extender.placement.facts import MOST_IMAGES, Anywhere, PodImage
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.mutation_key import KEPT_BYTES, MutationKey, mutation_key
-from extender.placement.nodes import NO_NODES, USUAL_NODES, NodePlatforms, list_nodes
+from extender.placement.nodes import NO_NODES, USUAL_NODES, NodePlatforms, platforms_of
 from extender.placement.policy import Policy
 from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.scheduling import Decision, filter_nodes, preempt_nodes, prioritize_nodes
@@ -104,7 +104,7 @@ def test_random_decisions_are_those_that_would_be_made_anew() -> None:
         for _ in range(4):
             for args in requests(case.pod, names, case.nodes):
                 asked += 1
-                nodes = view if args.nodes is None else list_nodes(args.nodes)
+                nodes = view if args.nodes is None else platforms_of(args.names, args.nodes)
                 both = [made(args, nodes, each) for each in (memory(known), known.decision(policy))]
                 assert both[0] == both[1], f"{seed}: {case}"
             view.drop(chosen.choice(names))
