@@ -135,7 +135,7 @@ class DaemonPods:
         self, pod: CreatedPod, namespace: str, node: NodeName, platform: Platform, refusal: str, *, is_held: bool
     ) -> None:
         MISPLACED[_HELD if is_held else _REPORTED].inc()
-        owner = (pod.metadata and pod.metadata.controller) or OwnerReference()
+        owner = pod.controller or OwnerReference()
         log.warning(
             "daemon_pod.misplaced",
             namespace=namespace,

@@ -9,7 +9,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import ObjectMeta, StoredMeta, VersionedMeta, Wire
+from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference, StoredMeta, VersionedMeta, Wire
 
 NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
@@ -108,6 +108,16 @@ class PodSpec(Wire, frozen=True):
 class Pod(Wire, frozen=True):
     metadata: ObjectMeta | None = None
     spec: PodSpec | None = None
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Empty where it has none."""
+        return (self.metadata and self.metadata.annotations) or {}
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that made the pod; None for one that a person made."""
+        return self.metadata.controller if self.metadata else None
 
 
 class CreatedSpec(PodSpec, frozen=True):

@@ -53,7 +53,10 @@ class ObjectMeta(Wire, frozen=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The owner that manages the object; None for one that no controller has made."""
-        return next((owner for owner in self.owner_references or () if owner.controller), None)
+        for each in self.owner_references or ():
+            if each.controller:
+                return each
+        return None
 
 
 class StoredMeta(Wire, frozen=True):

@@ -185,9 +185,10 @@ def read_overrides(pod: Annotations, namespace: Annotations, default: Overrides 
     `default` is what neither of them overrides.
     """
     overrides = default
-    for owner, annotations in (("namespace", namespace), ("pod", pod)):
-        if annotations and not annotations.keys().isdisjoint(AUTHORS_KEYS):
-            overrides = _override(overrides, owner, annotations)
+    if namespace and not AUTHORS_KEYS.isdisjoint(namespace):
+        overrides = _override(overrides, "namespace", namespace)
+    if pod and not AUTHORS_KEYS.isdisjoint(pod):
+        overrides = _override(overrides, "pod", pod)
     return overrides
 
 
@@ -220,7 +221,7 @@ def overrides_of(pod: Pod, namespace: str, defaults: Annotations, operators: Ove
     that has the preference has none. Whether it is inside follows from its name. A pod that has no name yet is drawn by
     the text `draw`, and what was drawn for it is in its record from then on.
     """
-    found = read_overrides(pod.metadata.annotations if pod.metadata else None, defaults, operators)
+    found = read_overrides(pod.annotations, defaults, operators)
     if found.prefer == NO_PREFERENCE or found.prefer_share is None:
         return found
     drawn = _drawn_before(pod)
@@ -246,8 +247,7 @@ _DRAWN = msgspec.json.Decoder(_DrawnRecord)
 
 def _drawn_before(pod: Pod) -> bool | None:
     """What the record of what was added to the pod says of it; None if it says nothing."""
-    annotations = pod.metadata.annotations if pod.metadata else None
-    text = annotations.get(ADDED) if annotations else None
+    text = pod.annotations.get(ADDED)
     if text is None or len(text) > RECORD_CHARACTERS:
         return None
     try:

@@ -94,8 +94,8 @@ def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcom
 
 def is_of_daemon_set(pod: Pod) -> bool:
     """Whether a DaemonSet's controller made the pod."""
-    owners = (pod.metadata and pod.metadata.owner_references) or ()
-    return any(owner.kind == "DaemonSet" and owner.controller for owner in owners)
+    owner = pod.controller
+    return owner is not None and owner.kind == "DaemonSet"
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -62,7 +62,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_exempt(pod: Pod, policy: Policy) -> bool:
     """Whether no decision is made about the pod: it is bound, static, a mirror pod, or of an ignored RuntimeClass."""
-    if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint(_STATIC_KEYS):
+    if not _STATIC_KEYS.isdisjoint(pod.annotations):
         return True
     return pod.spec is not None and (bool(pod.spec.node_name) or _is_left_alone(pod.spec, policy))
 

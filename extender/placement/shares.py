@@ -22,12 +22,10 @@ def point_of(pod: Pod, namespace: str) -> float | None:
     spread evenly over its pods: a pod's replacement has the same. Any other pod has a point by its name, so its
     replacement has another.
     """
-    metadata = pod.metadata
-    name = (metadata and metadata.name) or ""
-    owner = metadata.controller if metadata else None
-    annotations = (metadata and metadata.annotations) or {}
+    name = (pod.metadata and pod.metadata.name) or ""
+    owner = pod.controller
     if owner and owner.name:
-        ordinal = annotations.get(_COMPLETION_INDEX) or name.removeprefix(f"{owner.name}-")
+        ordinal = pod.annotations.get(_COMPLETION_INDEX) or name.removeprefix(f"{owner.name}-")
         if _ORDINAL.fullmatch(ordinal):
             return 100 * ((_fraction(namespace, owner.kind, owner.name) + int(ordinal) * _GOLDEN) % 1)
     return 100 * _fraction(namespace, name) if name else None

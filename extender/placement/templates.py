@@ -195,7 +195,7 @@ class Templates:
         resolved = ResolvedPod(question.pod, question.images, facts, question.overrides, self._cluster)
         mutation = mutator.mutate(resolved)
         operations = _operations_of(mutation)
-        if not _annotation(question.pod):  # the record of one that was made from a patched pod is kept true
+        if not question.pod.annotations.get(ADDED):  # the record of one that was made from a patched pod is kept true
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))
         record = read_record(mutation.audit_annotations.get("added")) if operations else None
         added = tuple(_words(record or NOTHING))
@@ -291,12 +291,7 @@ def _patched(pod: CreatedPod, operations: Sequence[Operation]) -> CreatedPod:
 
 
 def _record_of(pod: CreatedPod | None) -> Additions | None:
-    return read_record(_annotation(pod)) if pod else None
-
-
-def _annotation(pod: CreatedPod) -> str | None:
-    annotations = pod.metadata.annotations if pod.metadata else None
-    return annotations.get(ADDED) if isinstance(annotations, dict) else None
+    return read_record(pod.annotations.get(ADDED)) if pod else None
 
 
 def _runtime(pod: CreatedPod) -> str:

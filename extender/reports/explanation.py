@@ -210,8 +210,7 @@ def explain(
     resolved = ResolvedPod(pod, images, created, overrides, cluster)
     mutation = mutator.skip(pod, overrides) or mutator.mutate(resolved, may_hold=True)
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
-    annotations = (pod.metadata and pod.metadata.annotations) or {}
-    annotation = (mutation.reason if patch and not mutation.would_be else "") or annotations.get(REASON, "")
+    annotation = (mutation.reason if patch and not mutation.would_be else "") or pod.annotations.get(REASON, "")
     skipped = _why_skipped(pod, policy, overrides)
     is_patched = bool(patch) and is_reviewed and not subject.is_created
     demands = subject.demands(apply(subject.document, patch) if is_patched else subject.document)
@@ -240,7 +239,7 @@ def explain(
         refusal=decision.refusal,
         retry="" if Verdict.LISTED in verdicts else retry_text(decision.retried),
         annotation=annotation,
-        added=annotations.get(ADDED, ""),
+        added=pod.annotations.get(ADDED, ""),
         webhook=ExplainedWebhook(
             outcome=mutation.outcome.replace("_", " "),
             verdict=mutation.audit_annotations.get("verdict", ""),

@@ -33,7 +33,7 @@ def release(
     namespace: dict[str, str] | None = None,
     cluster: ClusterNodes = NO_NODES,
 ) -> Ungating:
-    overrides = read_overrides(stored.metadata.annotations if stored.metadata else None, namespace)
+    overrides = read_overrides(stored.annotations, namespace)
     planner, images = UngatingPlanner(POLICY, admission), images_of(stored)
     return planner.plan(ResolvedPod(stored, images, facts, overrides, cluster), expired=expired)
 

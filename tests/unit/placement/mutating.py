@@ -61,7 +61,7 @@ def mutate(
     may_hold: bool = False,
 ) -> Mutation:
     decoded = created(document)
-    overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
+    overrides = read_overrides(decoded.annotations, namespace)
     images, mutator = images_of(decoded), Mutator(policy, admission or settings())
     assert len(images) == len(facts)
     return mutator.skip(decoded, overrides) or mutator.mutate(

@@ -90,7 +90,7 @@ _IMPOSSIBLE = (AdmissionOutcome.IMPOSSIBLE, AdmissionOutcome.REFUSED)
 def patched(template: Any, admission: AdmissionSettings, cluster: ClusterNodes) -> tuple[AdmissionOutcome, Any]:
     """What the webhook makes of a pod of the template."""
     pod = decoded(template, CreatedPod)
-    overrides = read_overrides(pod.metadata.annotations if pod.metadata else None, None)
+    overrides = read_overrides(pod.annotations, None)
     images = images_of(pod)
     facts = facts_of(images, [answer_of(each.reference) for each in images], may_be_pending=True)
     mutator = Mutator(POLICY, admission)

@@ -48,7 +48,7 @@ def told(
     listed: NodeImages = NO_NODES.images,
 ) -> Explanation:
     pod = created(document)
-    overrides = read_overrides(pod.metadata.annotations if pod.metadata else None, None)
+    overrides = read_overrides(pod.annotations, None)
     evidence = [
         Evidence(answer=answer, digest="sha256:" + "a" * 64, credential="anonymous", age_seconds=3.14159, is_fresh=True)
         for answer in answers
