@@ -13,7 +13,6 @@ from extender.kubernetes.meta_v1 import List, PartialObjectMetadata, is_object_n
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.node_images import NodeImages
-from extender.placement.nodes import name_of_node
 
 PAGE_OBJECTS = 250
 _MOST_PAGES = 100_000
@@ -114,7 +113,7 @@ async def list_kind(client: Getter, kind: ListedKind, namespace: str = "") -> As
 
 async def list_nodes(client: Getter) -> list[ReportedNode]:
     """Every node once. Raises ClusterError as `list_documents`."""
-    nodes = {name_of_node(node): node async for node in list_objects(client, _NODES, _NODE, "node")}
+    nodes = {node.name: node async for node in list_objects(client, _NODES, _NODE, "node")}
     return list(nodes.values())
 
 
@@ -123,8 +122,8 @@ async def list_nodes_and_images(client: Getter) -> tuple[list[ReportedNode], Nod
     nodes, images = dict[NodeName, ReportedNode](), NodeImages()
     async for document in list_documents(client, _NODES):
         node, status = decode_answer(_NODE, document, "node"), decode_answer(_LISTING_NODE, document, "node").status
-        nodes[name_of_node(node)] = node
-        images.put(name_of_node(node), status.image_names if status else ())
+        nodes[node.name] = node
+        images.put(node.name, status.image_names if status else ())
     return list(nodes.values()), images
 
 

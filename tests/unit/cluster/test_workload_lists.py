@@ -18,7 +18,6 @@ from extender.cluster.workload_lists import (
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import LocalObjectReference
 from extender.placement.facts import PodImage
-from extender.placement.nodes import name_of_node
 from tests import builders
 from tests.unit.cluster.scripted_api import ListedApi, ScriptedApi
 
@@ -50,7 +49,7 @@ async def test_nodes_are_read_once_with_the_images_that_they_list() -> None:
     items[3]["status"]["images"] = [{"names": ["docker.io/library/app:1"]}]
     for path in ((), ("/api/v1/nodes",)):
         nodes, images = await list_nodes_and_images(ListedApi({"/api/v1/nodes": items}, expired=path))
-        assert [name_of_node(node) for node in nodes] == list("01234")
+        assert [node.name for node in nodes] == list("01234")
         assert images.nodes_with([PodImage("app:1")]) == {"3"}
         assert await list_nodes(ListedApi({"/api/v1/nodes": items}, expired=path)) == nodes
 
