@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 import aiohttp
 import pytest
@@ -73,6 +74,17 @@ async def talking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterato
     async with await asyncio.start_server(begin, "127.0.0.1", 0, ssl=tls) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         await asyncio.gather(*talks)
+
+
+@contextlib.contextmanager
+def deaf_host() -> Iterator[str]:
+    """A host that takes no connection and refuses none: its queue is full, and the kernel drops what else comes."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture

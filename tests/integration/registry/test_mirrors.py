@@ -26,7 +26,7 @@ from testbed.embedded_registry import EmbeddedRegistry
 from testbed.faulty_registry import Fault, FaultyRegistry, GuardedRegistry
 from testbed.images import build_manifest
 from tests.integration.conftest import StartRegistry
-from tests.integration.registry.conftest import ANN, INDEX, MakeClient, app_at, redirects_to, stall
+from tests.integration.registry.conftest import ANN, INDEX, MakeClient, app_at, deaf_host, redirects_to, stall
 
 BOTH = ["linux/amd64", "linux/arm64"]
 OPERATOR = Credential("operator", "word", CredentialId("operator"))
@@ -143,6 +143,15 @@ async def test_a_mirror_for_digests_alone_spares_the_registry_a_get(make_mirrore
             assert mirror.paths == [f"{at_mirror}?ns={upstream.host}"]
             upstream.paths.clear()
             mirror.paths.clear()
+
+
+async def test_mirror_that_drops_packets_costs_its_dial_timeout(make_mirrored: MakeMirrored) -> None:
+    async with EmbeddedRegistry() as upstream:
+        upstream.add("team/app", "1", INDEX)
+        with deaf_host() as mirror:
+            hosts = f'[host."http://{mirror}"]\ndial_timeout = "50ms"\n'
+            client = make_mirrored(upstream.host, hosts, timeout_seconds=1000)
+            assert (await client.fetch_manifest(app_at(upstream), ANONYMOUS)).digest == INDEX.digest
 
 
 async def test_stalling_mirror_costs_its_own_time_out(make_mirrored: MakeMirrored) -> None:

@@ -20,7 +20,7 @@ from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
 from testbed.faulty_registry import Fault, FaultyRegistry
 from testbed.images import OCI
-from tests.integration.registry.conftest import APP, INDEX, MakeClient, answers, app_at, stall
+from tests.integration.registry.conftest import APP, INDEX, MakeClient, answers, app_at, deaf_host, stall
 
 SECRET, LATER = "body-of-a-stranger", "Tue, 14 Nov 2023 22:15:20 GMT"
 
@@ -112,6 +112,13 @@ async def test_stalling_registry_is_given_up(make_client: MakeClient) -> None:
         client = make_client(registry.host, timeout_seconds=0.05)
         with pytest.raises(errors.RegistryUnavailable, match=r"did not answer within 0\.05 s"):
             await client.fetch_manifest(app_at(registry), ANONYMOUS)
+
+
+async def test_host_that_drops_packets_is_unreachable(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sooner than a host is given up that hangs, and to the blame of the host: it is asked no more for a while."""
+    monkeypatch.setattr("extender.registry.http._CONNECT_SECONDS", 0.05)
+    with deaf_host() as host, pytest.raises(errors.RegistryUnreachable, match="does not accept connections in time"):
+        await make_client(host, timeout_seconds=1000).fetch_manifest(parse_reference(f"{host}/{APP}:1"), ANONYMOUS)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:99999", "[:]", "127.1:80", "a" * 64 + ".example"])

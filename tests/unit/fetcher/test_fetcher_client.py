@@ -27,7 +27,7 @@ NOT_ASKED, UNAVAILABLE = "not asked", Cause.UNAVAILABLE
 
 
 class SimulatedChild:
-    """A fetcher that `fatal` images end; `slow` ones get no answer.
+    """A fetcher that `fatal` images end; `slow` ones get no answer in time, and `mute` ones none at all.
 
     The next `faults` come of their starts.
     """
@@ -73,6 +73,9 @@ class SimulatedChild:
         if image == "fatal":
             self.die("over")
         if self.has_ended:
+            raise FetcherEnded(self.cause)
+        if image == "mute":
+            await self._ended.wait()
             raise FetcherEnded(self.cause)
         if image == "slow":
             await asyncio.wait([asyncio.ensure_future(self._ended.wait())], timeout=question.seconds)
@@ -198,6 +201,11 @@ async def test_many_slow_suspects_of_one_tenant_keep_no_other_waiting(client: Fe
     assert (bad, good) == (UNAVAILABLE, DIGEST)
     outcomes = await asyncio.gather(*slow)
     assert set(outcomes) <= {UNAVAILABLE, NOT_ASKED}
+
+
+async def test_fetcher_that_lives_and_never_answers_is_waited_for_no_longer(client: FetcherClient) -> None:
+    async with asyncio.timeout(60):
+        assert await look(client, "mute", seconds=0.05) == NOT_ASKED
 
 
 async def test_caller_waits_no_longer_than_it_said(client: FetcherClient) -> None:

@@ -4,6 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from extender.credential_sources import Source
@@ -68,6 +69,17 @@ async def test_what_opened_it_before_is_tried_first(
     before = registry.operator_id if first == "operator" else CredentialId(first)
     assert isinstance(await registry.look(look(APP, OTHER, TENANT, first=before)), SeenImage)
     assert users(registry) == tried
+
+
+async def test_registries_have_the_questions_time_for_all_credentials_together(registry: FakeRegistry) -> None:
+    """However many logins a pod names, and however long each request may take."""
+    registry.readers[REPOSITORY] = set()
+    registry.open.clear()
+    question = msgspec.structs.replace(look(APP, OTHER, TENANT), seconds=0.05)
+    failed = await registry.look(question)
+    assert isinstance(failed, Failed)
+    assert (failed.failure.cause, failed.why) == (Cause.UNAVAILABLE, "ghcr.io did not answer within 0.05 s")
+    assert users(registry) == ["other"]
 
 
 async def test_of_the_operators_logins_the_one_that_opened_the_repository_is_tried_first(
