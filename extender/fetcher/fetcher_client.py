@@ -230,16 +230,13 @@ class FetcherClient:
         self._starts_alone.record_success()
         left = min(ends_at - asyncio.get_running_loop().time(), look.seconds)
         try:
-            async with asyncio.timeout(left + 2 * _LEEWAY_SECONDS):  # an asker that waits no longer is first
-                return await child.ask(msgspec.structs.replace(look, seconds=max(0.0, left)))
+            return await child.ask(msgspec.structs.replace(look, seconds=max(0.0, left)))
         except ProtocolError:
             raise RegistryNotAsked("the question is too long") from None
-        except (TimeoutError, FetcherEnded) as exc:
-            if isinstance(exc, TimeoutError):
-                child.kill("silent")
+        except FetcherEnded:
             await child.wait_end()
             self._note_end(child.name, child.cause, self._starts_alone, is_well=True)
-            raise FetcherEnded(child.cause) from None
+            raise
 
 
 @contextlib.asynccontextmanager
