@@ -8,6 +8,7 @@ from tests.worlds.lives import Life
 from tests.worlds.node_rules import untolerated
 from tests.worlds.plan import Manifest
 from tests.worlds.truth import (
+    IMPOSSIBLE,
     LABEL,
     REASON,
     annotation,
@@ -235,6 +236,22 @@ class ImpossiblePods(Invariant):
         self.world.lives.on_ungated.append(lambda life, _: self._look(life))
 
     def _look(self, life: Life) -> None:
+        self._look_at_kept(life)
+        self._look_at_impossible(life)
+
+    def _look_at_kept(self, life: Life) -> None:
+        """Whoever is kept from all nodes is so by its images, and not by what is assumed of them."""
+        world, pod = self.world, life.pod
+        terms = required_terms(pod["spec"]) or [{}]
+        if IMPOSSIBLE in str(life.sent) or not all(IMPOSSIBLE in str(term) for term in terms):
+            return
+        if world.plan.kubernetes.injects or not world.is_plain(pod) or world.changed_by_others(life):
+            return
+        if not any(map(world.contents.has_changed, references(pod))):
+            self.check(not world.have_common(life.sent), "a possible pod is kept from all nodes", pod=life.key,
+                       reason=annotation(pod, REASON))  # fmt: skip
+
+    def _look_at_impossible(self, life: Life) -> None:
         world, pod = self.world, life.pod
         admission = world.config.admission
         # A held pod that would be refused waits, whatever affinity is written otherwise.
