@@ -5,7 +5,7 @@ import contextlib
 import fnmatch
 import functools
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from extender.config.reading import load_config
@@ -337,26 +337,30 @@ class Circumstances:
     def is_known(self, pod: Manifest, least_seconds: float = 0.0) -> bool:
         """Whether each image of the pod could be known at once, or has been used for so long that it must be.
 
-        A webhook that does not wait for look-ups goes by what replicas have learned and kept.
+        What was not there, or not open, when it was first asked for is asked for again after a minute. A webhook that
+        does not wait for look-ups goes by what replicas have learned and kept.
         """
         if self.config.admission.wait_seconds < _LOOKUP_SECONDS:
             if least_seconds < _LONG_SECONDS:
                 return self.keeps_all_images() and self.is_learned(pod)
             least_seconds = max(least_seconds, 3.0)
-        return self._is_known_by(self.contents.first_used, pod, least_seconds)
-
-    def is_learned(self, pod: Manifest) -> bool:
-        """Whether each image of the pod was used some seconds ago, and nothing was wrong then, so that it is known."""
-        return self._is_known_by(self.contents.learned, pod, 0.0)
-
-    def _is_known_by(self, uses: Mapping[str, float], pod: Manifest, least_seconds: float) -> bool:
-        """What was not there, or not open, when it was first asked for is asked for again after a minute."""
         for reference in references(pod):
-            used, since = uses.get(reference, math.inf), self.known_since(pod, reference)
+            used = self.contents.first_used.get(reference, math.inf)
+            since = self.known_since(pod, reference)
             least = max(least_seconds, 0.0 if since <= used else _MISSING_SECONDS)
-            if not self.now - max(used, since) >= least:
+            if self.now - max(used, since) < least:
                 return False
         return True
+
+    def is_learned(self, pod: Manifest) -> bool:
+        """Whether each image of the pod was used in its namespace while nothing was wrong, so that it is known."""
+        learned, namespace = self.contents.learned, pod["metadata"]["namespace"]
+        return all(learned.get((namespace, each), -1.0) >= self.known_since(pod, each) for each in references(pod))
+
+    def is_at_hand(self, life: Life) -> bool:
+        """Whether the replica that a scheduler asks must know the pod's images without a look-up."""
+        is_reviewed = len(self.replicas) == 1 and self.is_reviewed(life)  # else another replica may have looked them up
+        return self.is_learned(life.pod) or (is_reviewed and self.is_known(life.pod, 3.0))
 
     def is_looked_at(self, life: Life) -> bool:
         """Whether the pod's images are looked up: not if its mode or its RuntimeClass leaves it alone."""

@@ -156,7 +156,7 @@ class NoErrors(Invariant):
 
     def _filtered(self, life: Life, filtered: Filtered) -> None:
         world = self.world
-        if world.is_calm(life, 40.0, *_BUT_WATCHES) and world.is_learned(life.pod) and world.keeps_all_images():
+        if world.is_calm(life, 40.0, *_BUT_WATCHES) and world.is_at_hand(life) and world.keeps_all_images():
             self.check(not filtered.error, "an Error while nothing is wrong", pod=life.key, error=filtered.error)
 
 
@@ -198,7 +198,7 @@ class FilterIsRight(Invariant):
         world = self.world
         if world.mode_of(life) != "enforce" or not world.is_calm(life, 20.0) or not world.is_plain(life.pod):
             return False
-        if not world.is_learned(life.pod):
+        if not world.is_at_hand(life):
             return False
         return not (any(map(world.contents.has_changed, references(life.pod))) or world.prefers_by_filter())
 

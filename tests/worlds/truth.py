@@ -34,8 +34,8 @@ class Contents:
         self._versions: dict[str, list[Version]] = {}
         self._secrets: dict[tuple[str, str], list[tuple[float, Mapping[str, str]]]] = {}
         self.first_used: dict[str, float] = {}
-        self.learned: dict[str, float] = {}
-        """Since when replicas must know the images that were used while nothing was wrong."""
+        self.learned: dict[tuple[str, str], float] = {}
+        """Since when replicas must know an image that was used in a namespace while nothing was wrong."""
 
     def push(self, image: Image) -> None:
         self._versions.setdefault(image.reference, []).append(Version(self._clock(), image))
@@ -51,10 +51,9 @@ class Contents:
         for reference in references(pod):
             self.first_used.setdefault(reference, self._clock())
 
-    def learn(self, pod: Manifest) -> None:
-        """Notes that replicas must know the pod's images from now on."""
-        for reference in references(pod):
-            self.learned.setdefault(reference, self._clock())
+    def learn(self, namespace: str, reference: str) -> None:
+        """Notes that replicas must know the image from now on, for pods of the namespace."""
+        self.learned[namespace, reference] = self._clock()
 
     def image(self, reference: str) -> Image | None:
         versions = self._versions.get(reference)

@@ -41,7 +41,7 @@ from tests.worlds.replicas import SCHEDULER_PORT, Replica
 from tests.worlds.scheduler import KubeScheduler
 from tests.worlds.scheduler_election import SchedulerElection
 from tests.worlds.trace import Entry, Trace
-from tests.worlds.truth import Contents
+from tests.worlds.truth import Contents, references
 from tests.worlds.workloads import Workloads
 from tests.worlds.wrongs import Wrongs
 
@@ -50,7 +50,8 @@ _LATENCY_SECONDS = 0.01
 _RESTART_SECONDS = 3.0  # until a replica that has ended is started again
 _FLUSHED_SECONDS = 345.0  # in which kube-scheduler tries every pod again
 _QUIET_SECONDS = 75.0  # after the last fault is felt no more
-_LEARNED_SECONDS = 3.0  # in which the images of a pod get known
+_LEARNED_SECONDS = 3.0  # in which the images of a pod get known, unless one of these is wrong
+_OF_LOOKUPS = ("api", "callers", "fetcher", "registry", "replica", "right", "rollout")
 
 _WRONG = (PulledOutcome.EXEC_FORMAT, PulledOutcome.NO_MATCH)
 _RIGHT = (PulledOutcome.RUNNING, PulledOutcome.MOUNTED)
@@ -264,12 +265,17 @@ class World(Circumstances):
     def _note_known(self, life: Life) -> None:
         if self.is_looked_at(life):
             self.contents.use(life.pod)
-            self.later(_LEARNED_SECONDS, lambda: self._note_learned(life.pod, life.created_at))
+            at = self.now
+            self.later(_LEARNED_SECONDS, lambda: self._note_learned(life.pod, at))
         life.was_known, life.was_used = self.is_known(life.pod), self.is_known(life.pod, 3.0)
 
     def _note_learned(self, pod: Manifest, at: float) -> None:
-        if self.wrongs.was_right_since(at) and all(at - each > 40.0 for each in self.replaced_at.values()):
-            self.contents.learn(pod)
+        if self.wrongs.was_right_since(at, *_OF_LOOKUPS) and all(
+            at - each > 40.0 for each in self.replaced_at.values()
+        ):
+            for reference in references(pod):
+                if self.known_since(pod, reference) <= at:
+                    self.contents.learn(pod["metadata"]["namespace"], reference)
 
     def _filtered(self, entry: Entry) -> None:
         fields = entry.fields
