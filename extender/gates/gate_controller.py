@@ -148,7 +148,6 @@ class GateController:
         self._tasks = asyncio.TaskGroup()
         self._works = False  # whether the workers run
         self._decides = False  # whether they decide about all pods, at the last check
-        self._searches = asyncio.Event()
         self._removed_at = -math.inf
         self._able_until = -math.inf
 
@@ -200,10 +199,6 @@ class GateController:
         """
         is_responsible = self._is_responsible()
         decides = self._works and is_responsible and self._is_ready()
-        if is_responsible:
-            self._searches.set()
-        else:
-            self._searches.clear()
         if decides != self._decides:
             self._decides = decides
             for pod in self._pods:
@@ -257,7 +252,8 @@ class GateController:
     async def _find_unlabelled(self) -> None:
         """Adds pods that have the gate and not its label, which the watch does not show."""
         while True:
-            await self._searches.wait()
+            while not self._is_responsible():  # noqa: ASYNC110  # it has no event
+                await asyncio.sleep(_IDLE_SECONDS)
             with outlive_defects("gate.failed"):
                 await self._search()
             await asyncio.sleep(_SEARCH_SECONDS)

@@ -450,6 +450,20 @@ async def test_failed_patch_is_sent_again(cluster: Cluster, status: int) -> None
     assert len(cluster.patches()) == 4
 
 
+@pytest.mark.parametrize("status", [403, 429, 500, 503])
+async def test_pod_that_cannot_be_read_is_read_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Later and later; no gate is removed unseen meanwhile."""
+    monkeypatch.setattr("extender.gates.held_pods._DOCUMENT_BYTES", 0)
+    cluster.api.refusals += [("get", Refusal(status))] * 3
+    cluster.create("unread", "app:1")
+    async with cluster.controlled():
+        await cluster.is_released("unread")
+    assert len(cluster.api.received("get")) >= 4
+    assert cluster.architectures("unread") == ["amd64", "arm64"]
+
+
 async def test_watch_that_is_compacted_loses_no_pod(cluster: Cluster) -> None:
     """410: the list shows what came meanwhile."""
     async with cluster.controlled():
