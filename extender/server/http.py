@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         return self._phase in ("answering", "answering last")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes what it is to write to."""
+        """Keeps the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._listener.reserve_for_answer(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Goes on."""
+        """Counts the answer as read. Reads again, or ends what has had its last answer."""
         self._is_unread = False
         self._listener.note_answered(self)
         if self._handler:
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Ends the connection in a moment."""
+        """Aborts the connection after `LINGER_SECONDS`."""
         if self._transport:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
         self._listener.note_answered(self)
 
     def _hand_over(self, data: bytes) -> None:
-        """Has aiohttp answer from here on."""
+        """Gives the connection to aiohttp, which answers one request and ends it."""
         if self._transport is None:
             return
         if not self._listener.awaits_request(self):
@@ -509,14 +509,14 @@ class Listener:
         self._left.set()
 
     def await_request(self, connection: Connection, seconds: float) -> None:
-        """Starts the deadline of a head, or of the body behind it."""
+        """Starts the deadline of a head, of the body behind it, or of the reading of an answer."""
         if connection in self._open:
             if connection in self._awaited:
                 self._awaited[connection].cancel()
             self._awaited[connection] = asyncio.get_running_loop().call_later(seconds, self._expire, connection)
 
     def awaits_request(self, connection: Connection) -> bool:
-        """Whether a deadline has been started that has not passed."""
+        """Whether the connection has a deadline."""
         return connection in self._awaited
 
     def note_asked(self, connection: Connection) -> None:
