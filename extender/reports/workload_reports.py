@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
@@ -129,8 +130,7 @@ class WorkloadCollector:
     def __init__(self, nodes: Mapping[str, Platform] = {}) -> None:
         """`nodes` has the platform of each node that states one: containers are kept for pods on these."""
         self._nodes = nodes
-        self._templates: dict[WorkloadKey, Workload] = {}
-        self._namesakes: dict[tuple[WorkloadKey, str, int], Workload] = {}  # by document and spec
+        self._templates: dict[WorkloadKey, dict[tuple[str, int], Workload]] = {}  # each by its document and spec
         self._controllers: dict[WorkloadKey, WorkloadKey] = {}
         self._pods: dict[WorkloadKey, _Pods] = {}
         self._specs: dict[bytes, ReportedSpec] = {}
@@ -183,11 +183,10 @@ class WorkloadCollector:
             source=source,
             missing=tuple(each.name for each in containers if not is_given(each.image)),
         )
-        first = self._templates.get(key)
-        if source and first is not None and (first.source != source or first.spec is not spec):
-            self._namesakes[key, source, id(spec)] = made  # `_specs` keeps the spec, so the id is of no other
-        else:
-            self._templates[key] = made
+        of_name = self._templates.setdefault(key, {})
+        if not source:  # a cluster has one object of a name, and may list it twice
+            of_name.clear()
+        of_name[source, id(spec)] = made  # `_specs` keeps the spec, so the id is of no other
 
     def add_pod(self, document: bytes | msgspec.Raw) -> None:
         """Adds a live pod.
@@ -222,25 +221,27 @@ class WorkloadCollector:
 
     def workloads(self) -> list[Workload]:
         """The workloads so far, sorted by namespace, kind and name."""
-        found = {key: each for key, each in self._templates.items() if self._top(key) == key}
+        firsts = {key: next(iter(of_name.values())) for key, of_name in self._templates.items()}
+        found = {key: each for key, each in firsts.items() if self._top(key) == key}
         for top, live in self._pods_of_tops().items():
             if top in found:
                 found[top] = _with_injected(found[top], live)
             else:
                 found[top] = _of_pods(top, live)
-        for key, each in self._templates.items():  # of owners that nobody listed, such as an Argo Rollout's ReplicaSets
+        for key, each in firsts.items():  # of owners that nobody listed, such as an Argo Rollout's ReplicaSets
             top = self._top(key)
             if top not in found and each.pods != 0:
                 found[top] = msgspec.structs.replace(each, key=top, managed_by="")
-        return sorted((*found.values(), *self._numbered_namesakes()), key=lambda each: each.key)
+        return sorted((*found.values(), *self._namesakes()), key=lambda each: each.key)
 
-    def _numbered_namesakes(self) -> Iterator[Workload]:
-        numbers = Counter[tuple[WorkloadKey, str]]()
-        for each in self._namesakes.values():
-            if self._top(each.key) == each.key:
+    def _namesakes(self) -> Iterator[Workload]:
+        """The workloads but for the first of each name, numbered by file."""
+        for key, of_name in self._templates.items():
+            numbers = Counter[str]()
+            for each in islice(of_name.values(), 1, None) if self._top(key) == key else ():
                 file = each.source.rpartition(", document ")[0] or each.source
-                numbers[each.key, file] += 1
-                yield msgspec.structs.replace(each, namesake=f"{file}#{numbers[each.key, file]}")
+                numbers[file] += 1
+                yield msgspec.structs.replace(each, namesake=f"{file}#{numbers[file]}")
 
     def _pods_of_tops(self) -> dict[WorkloadKey, _Pods]:
         joined: dict[WorkloadKey, _Pods] = {}
