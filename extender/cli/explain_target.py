@@ -11,7 +11,7 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workload_lists import UnknownKind, fetch_object, fetch_pull_secrets, kind_named
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import CreatedPod, LocalObjectReference
-from extender.kubernetes.documents import list_at, value_at
+from extender.kubernetes.documents import list_at, map_at, value_at
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import PodStatus, ReportedPod
 from extender.kubernetes.type_problems import decode_written
@@ -77,13 +77,13 @@ class ExplainTarget(msgspec.Struct, frozen=True):
                     manifests.unread.append(f"{each.source}: {exc}")
 
     def _matches(self, manifest: KubernetesObject) -> bool:
-        metadata = manifest.get("metadata") or {}
-        return (not self.name or metadata.get("name") == self.name) and self.kind in ("", manifest.get("kind"))
+        has_name = not self.name or value_at(manifest, "metadata", "name") == self.name
+        return has_name and self.kind in ("", manifest.get("kind"))
 
 
 def _subjects_of(manifest: KubernetesObject, namespace: str, *, is_created: bool) -> Iterator[Subject]:
     """A subject for each pod that the object is or makes; the name tells several apart."""
-    metadata, kind = manifest.get("metadata") or {}, str(manifest.get("kind"))
+    metadata, kind = map_at(manifest, "metadata"), str(manifest.get("kind"))
     namespace = str(metadata.get("namespace") or namespace)
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     for place, made in pods_of(manifest):

@@ -8,7 +8,7 @@ Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-
 import msgspec
 
 from extender.cluster.client import ClusterClient, decode_answer
-from extender.kubernetes.documents import JsonObject, value_at
+from extender.kubernetes.documents import JsonObject, map_at, value_at
 from extender.placement.annotations import ADDED, MODE, REASON, Mode
 from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
 from extender.placement.nodes import PREFIX
@@ -67,7 +67,5 @@ def is_held(probe: JsonObject) -> bool:
 
 def is_reviewed(probe: JsonObject) -> bool:
     """Whether the webhook has seen the probe: unlike the policy it names the image, or adds something."""
-    annotations = value_at(probe, "metadata", "annotations")
-    if not isinstance(annotations, dict):
-        return False
+    annotations = map_at(probe, "metadata", "annotations")
     return _IMAGE in str(annotations.get(REASON)) or ADDED in annotations

@@ -167,13 +167,12 @@ class WorkloadCollector:
         if _is_finished(manifest):
             self.finished += 1
             return
-        annotations = decoded.metadata.annotations if decoded.metadata else None
-        spec = self._shared(_as_written(decoded.spec or ReportedSpec(), annotations))
+        spec = self._shared(_as_written(decoded.spec or ReportedSpec(), decoded.annotations))
         containers = (*(spec.containers or ()), *(spec.init_containers or ()))
         made = Workload(
             key=key,
             spec=spec,
-            annotations=annotations if isinstance(annotations, dict) else {},
+            annotations=decoded.annotations,
             labels=(decoded.metadata and decoded.metadata.labels) or {},
             uses=tuple(use for use in uses_of(spec) if use.image.role is Role.VOLUME or is_given(use.image.reference)),
             pods=_wanted_pods(manifest),
@@ -209,8 +208,8 @@ class WorkloadCollector:
         live = self._pods.get(key)
         spec = self._shared(own_spec)
         if live is None:
-            annotations = metadata.annotations if isinstance(metadata.annotations, dict) else {}
-            live = self._pods[key] = _Pods(0, spec, annotations, metadata.labels or {}, dict.fromkeys(uses_of(spec)))
+            live = _Pods(0, spec, pod.annotations, metadata.labels or {}, dict.fromkeys(uses_of(spec)))
+            self._pods[key] = live
         live.number += 1
         if spec is not live.spec:
             live.uses.update(dict.fromkeys(uses_of(spec)))
@@ -321,10 +320,9 @@ def _with_injected(workload: Workload, live: _Pods) -> Workload:
     return msgspec.structs.replace(workload, uses=(*workload.uses, *added), missing=missing, running=live.running)
 
 
-def _as_written(spec: ReportedSpec, annotations: Mapping[str, str] | msgspec.UnsetType | None) -> ReportedSpec:
+def _as_written(spec: ReportedSpec, annotations: Mapping[str, str]) -> ReportedSpec:
     """The spec as its author wrote it: without the node affinity and selector that the webhook has added since."""
-    recorded = annotations.get(ADDED) if isinstance(annotations, Mapping) else None
-    record = read_record(recorded) if recorded else None
+    record = read_record(annotations.get(ADDED))
     if record is None:
         return spec
     document = {"spec": msgspec.json.decode(msgspec.json.encode(spec))}
