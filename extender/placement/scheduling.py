@@ -207,19 +207,25 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     table = decision.table(nodes)
     if table.uniform and not decision.leaves_out and not decision.copied:
         return DecidedAnswer(echo := args.echo(), echo)
-    names, verdicts = args.names, [*table.verdicts]
-    numbers = numbers_of(names, nodes)
+    numbers, verdicts = verdicts_on(args.names, nodes, decision)
+    if Verdict.RETRY in verdicts and Verdict.RETRY in {verdicts[number] for number in set(numbers)}:
+        decided, removed = ExtenderFilterResult(error=retry_text(decision.retried)), dict[Verdict, int]()
+    else:
+        decided, removed = _remove(args, numbers, verdicts, decision)
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, removed)
+
+
+def verdicts_on(names: Sequence[NodeName], nodes: NodePlatforms, decision: Decision) -> tuple[list[int], list[Verdict]]:
+    """The row of each of these nodes, which are all that are asked about, and the verdict of each row."""
+    table = decision.table(nodes)
+    verdicts, numbers = [*table.verdicts], numbers_of(names, nodes)
     if decision.leaves_out:
         best = max((table.scores[number] for number in set(numbers)), default=0)
         verdicts = _leave_out(table, best) if best else verdicts
     for verdict, images in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
         if images and verdict in verdicts:
             numbers = _keep_listing(names, numbers, verdicts, verdict, nodes.images.nodes_with(images))
-    if Verdict.RETRY in verdicts and Verdict.RETRY in {verdicts[number] for number in set(numbers)}:
-        decided, removed = ExtenderFilterResult(error=retry_text(decision.retried)), dict[Verdict, int]()
-    else:
-        decided, removed = _remove(args, numbers, verdicts, decision)
-    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, removed)
+    return numbers, verdicts
 
 
 def numbers_of(names: Sequence[NodeName], nodes: NodePlatforms) -> list[int]:

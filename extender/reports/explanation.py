@@ -15,6 +15,7 @@ from extender.kubernetes.core_v1 import (
     CreatedPod,
     CreatedSpec,
     NodeMeta,
+    NodeName,
     NodeSystemInfo,
     PodSchedulingGate,
     SchedulingSpec,
@@ -46,12 +47,19 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import NO_NODES, PREFIX, USUAL, ClusterNodes, platform_of_node
+from extender.placement.nodes import (
+    NO_NODES,
+    PREFIX,
+    USUAL,
+    ClusterNodes,
+    NodePlatforms,
+    platform_of_node,
+)
 from extender.placement.patch import Operation, apply
 from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import platforms_text, retry_text, shown_reference
 from extender.placement.resolved_pod import ResolvedPod
-from extender.placement.scheduling import REFUSED, Decision, Verdict
+from extender.placement.scheduling import REFUSED, Decision, Verdict, verdicts_on
 from extender.reports.audit_report import RunAnswer
 from extender.reports.running_containers import PlatformFault
 from extender.reports.workload_reports import uses_of
@@ -281,26 +289,14 @@ def _as_written(document: KubernetesObject) -> JsonObject:
 def _verdicts(
     decision: Decision, nodes: Sequence[ReportedNode], unmet: Sequence[tuple[Obstacle, ...]], images: NodeImages
 ) -> list[Verdict]:
-    """The verdict on each node: as filter's, once kube-scheduler has left those out whose demands are unmet."""
-    platforms = list(map(platform_of_node, nodes))
-    verdicts, scores = list(map(decision.verdict, platforms)), list(map(decision.score, platforms))
-    best = max((score for score, own in zip(scores, unmet, strict=True) if not own), default=0)
-    if decision.leaves_out and best:
-        verdicts = [
-            verdict if verdict in REFUSED or score == best else Verdict.LEFT_OUT
-            for verdict, score in zip(verdicts, scores, strict=True)
-        ]
-    for unresolved, wanted in ((Verdict.RETRY, decision.listable), (Verdict.PASSED, decision.copied)):
-        listing = images.nodes_with(wanted)
-        lists = [node.name in listing for node in nodes]
-        if any(
-            has and verdict is unresolved and not own for has, verdict, own in zip(lists, verdicts, unmet, strict=True)
-        ):
-            verdicts = [
-                (Verdict.LISTED if has else Verdict.LEFT_OUT) if verdict is unresolved else verdict
-                for has, verdict in zip(lists, verdicts, strict=True)
-            ]
-    return verdicts
+    """The verdict on each node: filter's, which is asked about those alone that meet the pod's own demands."""
+    names = [node.name or NodeName(str(index)) for index, node in enumerate(nodes)]
+    view = NodePlatforms(dict(zip(names, map(platform_of_node, nodes), strict=True)))
+    view.images = images
+    asked = [name for name, own in zip(names, unmet, strict=True) if not own]
+    numbers, verdicts = verdicts_on(asked, view, decision)
+    found = {name: verdicts[number] for name, number in zip(asked, numbers, strict=True)}
+    return [found.get(name) or decision.verdict(view[name]) for name in names]
 
 
 def _kind_of(
