@@ -150,12 +150,14 @@ class WorkloadAdmission:
             raw, old_raw = _ENCODER.encode(template.template), _ENCODER.encode(old.template) if old else None
             whole_bytes += len(raw)
             if whole_bytes > POD_BYTES:  # of all its templates: a large one has some ten thousand
-                left.append(too_large(template.place, f"with those before it, it takes more than {POD_BYTES} bytes"))
+                left.append(
+                    too_large(template.field_path, f"with those before it, it takes more than {POD_BYTES} bytes")
+                )
                 break
             pod = read_template(raw)
             part_bytes += touched_bytes(pod)
             if part_bytes > TOUCHED_BYTES:
-                left.append(too_large(template.place, _TOO_LARGE))
+                left.append(too_large(template.field_path, _TOO_LARGE))
                 break
             gathered = self._pods.gather(pod, request.namespace or "")
             if gathered.skipped:
@@ -185,7 +187,7 @@ class WorkloadAdmission:
 def _changed(
     document: KubernetesObject, stored: KubernetesObject | None
 ) -> Iterator[tuple[PodTemplate, PodTemplate | None]]:
-    """The templates that differ from the stored ones in their places, with these, up to the limit."""
+    """The templates that differ from the stored ones at their paths, with these, up to the limit."""
     before = {template.path: template for template in pod_templates(stored)}
     for index, template in enumerate(pod_templates(document)):
         old = before.get(template.path)
@@ -208,9 +210,9 @@ def _reply(review: AdmissionReview, operations: Sequence[msgspec.Raw], problems:
 
 def _placed(template: PodTemplate, operations: Sequence[Operation]) -> Iterator[msgspec.Raw]:
     """A pod's operations as those of the object whose template the pod is, as JSON."""
-    place = pointer(template.path)
+    prefix = pointer(template.path)
     for operation in operations:
-        yield msgspec.Raw(_ENCODER.encode(msgspec.structs.replace(operation, path=f"{place}{operation.path}")))
+        yield msgspec.Raw(_ENCODER.encode(msgspec.structs.replace(operation, path=f"{prefix}{operation.path}")))
 
 
 def _is_too_large(request: AdmissionRequest) -> bool:

@@ -83,7 +83,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
     @property
-    def place(self) -> str:
+    def field_path(self) -> str:
         """Where the template stands in its object, as people write it: `spec.jobs[0].template`; `spec` for a Pod's."""
         return _shown(self.path[len(self.item) :]) or "spec"
 
@@ -104,13 +104,13 @@ class PodTemplate(msgspec.Struct, frozen=True):
     @property
     def gap(self) -> str:
         """What a template that is partly given lacks, as a sentence; empty for others."""
-        return f"partly given: at {self.place}, {given_later(self.missing)}" if self.missing else ""
+        return f"partly given: at {self.field_path}, {given_later(self.missing)}" if self.missing else ""
 
 
 class MadePod(NamedTuple):
-    """A pod that an object is or makes; `place` distinguishes the templates of an object, and is empty for a single."""
+    """A pod that an object is or makes; `field_path` tells several templates of one object apart, and is else empty."""
 
-    place: str
+    field_path: str
     pod: KubernetesObject
 
 
@@ -137,7 +137,7 @@ def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
     A pod made by a controller has no name, and is owned as its controller would own it.
     """
     templates = list(_templates_of({"apiVersion": "", **manifest}, ()))
-    return [MadePod(each.place if len(templates) > 1 else "", _pod_of(each)) for each in templates]
+    return [MadePod(each.field_path if len(templates) > 1 else "", _pod_of(each)) for each in templates]
 
 
 def given_later(containers: Sequence[str]) -> str:
@@ -255,9 +255,9 @@ def _templates_of(document: Mapping[str, Any], item: Path) -> Iterator[PodTempla
             is_template = not is_bare and template.get("kind", "Pod") == "Pod"
             if whole is not spec or is_bare:
                 template = {**template, "spec": whole}
-            place = (*item, *(path if is_bare else path[:-1]))
+            whole_path = (*item, *(path if is_bare else path[:-1]))
             missing = tuple(_missing(whole))
-            yield PodTemplate(api_version, kind, name, namespace, item, place, template, is_template, missing)
+            yield PodTemplate(api_version, kind, name, namespace, item, whole_path, template, is_template, missing)
 
 
 def _with_image_beside(spec: Mapping[str, Any], group: str) -> Mapping[str, Any]:

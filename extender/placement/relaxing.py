@@ -110,7 +110,7 @@ class Relaxer:
         )
         removed = (*found.constraints, *found.tolerations)
         if removed and not template.takes_constraints:
-            kept = tuple(f"{each}: it cannot be taken out at {template.place}" for each in removed)
+            kept = tuple(f"{each}: it cannot be taken out at {template.field_path}" for each in removed)
             return TemplateAnswer(kept=(*kept, *found.kept), warnings=overrides.problems)
         return TemplateAnswer(
             operations=found.operations, removed=removed, kept=found.kept, warnings=overrides.problems

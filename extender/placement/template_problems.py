@@ -1,7 +1,7 @@
 """What the author of a pod template must fix, in one line each: what no webhook can fix when its pods are created.
 
-A line names the place and the image first: kubectl and helm print it as it is. The API server keeps 256 characters of
-it, in which the image is whole before the place is.
+A line names the path and the image first: kubectl and helm print it as it is. The API server keeps 256 characters of
+it, in which the image is whole before the path is.
 Source: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers, Response.
 """
 
@@ -26,7 +26,7 @@ LINE_CHARACTERS = WARNING_CHARACTERS
 """The longest line."""
 _MOST_IMAGES = 3  # named for one template, of those that cannot be had
 _PLATFORMS_CHARACTERS = 36
-_PLACE_CHARACTERS = 48  # that are left of a place beside a long image
+_PATH_CHARACTERS = 48  # that are left of a path beside a long image
 
 
 class Problem(enum.StrEnum):
@@ -62,14 +62,14 @@ def problems_of(
     `kinds` are the cluster's nodes, none where they are not known. Where the author's constraints allow no node at all
     nothing is said: an autoscaler may bring one.
     """
-    spec, place, is_daemon_set = pod.spec or CreatedSpec(), template.place, template.is_daemon_set
-    yield from _unavailable(place, zip(images, facts, strict=True), spec, template.namespace)
+    spec, path, is_daemon_set = pod.spec or CreatedSpec(), template.field_path, template.is_daemon_set
+    yield from _unavailable(path, zip(images, facts, strict=True), spec, template.namespace)
     constraints = constraints_of(images, facts)
     if not constraints:
         return
     blamed = blame(constraints)
     if not _has_common(facts, compatibility):
-        yield _nothing_in_common(place, blamed)
+        yield _nothing_in_common(path, blamed)
         return
     demands = demands_of(spec)
     if is_daemon_set:
@@ -83,24 +83,24 @@ def problems_of(
             wrong[kind.platform] += number
     only = f"runs on {_platforms(blamed[0].platforms)} only"
     if is_daemon_set and wrong:
-        line = _line(place, blamed[0].reference, f"{only}, but {_counted(wrong)}")
+        line = _line(path, blamed[0].reference, f"{only}, but {_counted(wrong)}")
         yield TemplateProblem(Problem.WRONG_NODES, line)
     elif not is_daemon_set and (
         plan.outcome is Outcome.IMPOSSIBLE or (allowed and wrong.total() == sum(allowed.values()))
     ):
         rest = f"{only}: its selector, affinity or tolerations allow none"
-        yield TemplateProblem(Problem.NO_NODE, _line(place, blamed[0].reference, rest))
+        yield TemplateProblem(Problem.NO_NODE, _line(path, blamed[0].reference, rest))
 
 
-def too_large(place: str, excess: str) -> TemplateProblem:
+def too_large(path: str, excess: str) -> TemplateProblem:
     """That nothing is decided about a template, which has too much of something, as `excess` says."""
     return TemplateProblem(
-        Problem.TOO_LARGE, shorten(f"{place}: nothing is decided about it: {excess}", LINE_CHARACTERS)
+        Problem.TOO_LARGE, shorten(f"{path}: nothing is decided about it: {excess}", LINE_CHARACTERS)
     )
 
 
 def _unavailable(
-    place: str, pairs: Iterable[tuple[PodImage, ImageFact]], spec: CreatedSpec, namespace: str
+    path: str, pairs: Iterable[tuple[PodImage, ImageFact]], spec: CreatedSpec, namespace: str
 ) -> Iterator[TemplateProblem]:
     """The images that cannot be had.
 
@@ -116,7 +116,7 @@ def _unavailable(
     found = [(image, fact.cause) for image, fact in pairs if isinstance(fact, Pending | Unknown) and fact.cause in said]
     for image, cause in found[:_MOST_IMAGES]:
         problem, rest = said[cause]
-        yield TemplateProblem(problem, _line(place, image.reference, rest))
+        yield TemplateProblem(problem, _line(path, image.reference, rest))
 
 
 def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
@@ -125,18 +125,18 @@ def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> boo
     return any(fit(facts, platform, compatibility) is not Fit.NO for platform in named)
 
 
-def _nothing_in_common(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
+def _nothing_in_common(path: str, blamed: Sequence[Constraint]) -> TemplateProblem:
     first = blamed[0]
     if not first.platforms:
         return TemplateProblem(
-            Problem.NOTHING_IN_COMMON, _line(place, first.reference, f"is not built for {first.asked}")
+            Problem.NOTHING_IN_COMMON, _line(path, first.reference, f"is not built for {first.asked}")
         )
     only = f"runs on {_platforms(first.platforms)} only"
-    line = _line(place, first.reference, f"{only}, another image does not")
+    line = _line(path, first.reference, f"{only}, another image does not")
     others = [item for item in blamed[1:] if item.platforms.isdisjoint(first.platforms)]
     if others:
         whole = f"image {others[0].reference} on {_platforms(others[0].platforms)}"
-        whole = f"{place}: image {first.reference} {only}, {whole}"
+        whole = f"{path}: image {first.reference} {only}, {whole}"
         line = whole if len(whole) <= LINE_CHARACTERS and whole.isprintable() else line
     return TemplateProblem(Problem.NOTHING_IN_COMMON, line)
 
@@ -167,9 +167,9 @@ def _platforms(platforms: frozenset[Platform]) -> str:
     return f"{first} and {len(words) - 1} more" if len(words) > 1 else first
 
 
-def _line(place: str, reference: str, rest: str) -> str:
-    """One line of at most `LINE_CHARACTERS`; the place loses its middle first, and then the image."""
+def _line(path: str, reference: str, rest: str) -> str:
+    """One line of at most `LINE_CHARACTERS`; the path loses its middle first, and then the image."""
     left = LINE_CHARACTERS - len(f": image  {rest}")
-    place = shorten(place, max(_PLACE_CHARACTERS, left - len(reference)))
-    reference = shorten(reference, max(1, left - len(place)))
-    return shorten(f"{place}: image {reference} {rest}", LINE_CHARACTERS)
+    path = shorten(path, max(_PATH_CHARACTERS, left - len(reference)))
+    reference = shorten(reference, max(1, left - len(path)))
+    return shorten(f"{path}: image {reference} {rest}", LINE_CHARACTERS)

@@ -73,7 +73,7 @@ class TemplateQuestion(NamedTuple):
 
 
 class ChangedTemplate(msgspec.Struct, frozen=True):
-    """A template of an object that is created or changed, and the pod of the stored one in its place, if there is one.
+    """A template of an object that is created or changed, and the pod of the stored one at its path, if there is one.
 
     `owner` is the object.
     """
@@ -200,7 +200,7 @@ class Templates:
         record = read_record(mutation.audit_annotations.get("added")) if operations else None
         added = tuple(_words(record or NOTHING))
         if operations and not template.takes_constraints:
-            untaken = f"its pods at {template.place} need {', '.join(added)}, which cannot be written there"
+            untaken = f"its pods at {template.field_path} need {', '.join(added)}, which cannot be written there"
             return TemplateAnswer(warnings=(*mutation.warnings, untaken))
         return TemplateAnswer(operations=operations, added=added, warnings=mutation.warnings)
 
@@ -242,7 +242,7 @@ class Templates:
         is_known, is_daemon_set = not any(map(is_unresolved, facts)), template.is_daemon_set
         _, excess = read_parts(pod, images)
         if excess:
-            return TemplateAnswer(problems=(too_large(template.place, excess),))
+            return TemplateAnswer(problems=(too_large(template.field_path, excess),))
         use = self._use_of(changed)
         operations = (self.keep(changed) or ()) if use else ()
         if use and (is_known or self._is_to_be_taken_back(changed)):
@@ -250,7 +250,9 @@ class Templates:
             mutation = self._mutators[use].mutate(ResolvedPod(patched, images, facts, overrides, cluster))
             operations += _operations_of(mutation, impossible=not is_daemon_set)
             if mutation.excess:
-                return TemplateAnswer(operations=operations, problems=(too_large(template.place, mutation.excess),))
+                return TemplateAnswer(
+                    operations=operations, problems=(too_large(template.field_path, mutation.excess),)
+                )
         plan = self._mutators[_Use.ADVICE].plan(ResolvedPod(pod, images, facts, overrides, cluster))
         is_guarded = use is _Use.DAEMON_SET and is_known and self._guards
         nodes = {} if is_guarded else kinds or {}

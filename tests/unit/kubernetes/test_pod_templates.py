@@ -98,7 +98,7 @@ def test_custom_kinds_are_read_wherever_they_have_templates(named: str, spec: ob
     """Each PodSpec below `spec` is a template's, and words may be written there."""
     api_version, kind = named.split()
     found = list(pod_templates({"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}))
-    assert [each.place for each in found] == [f"spec.{place}" for place in places.split()]
+    assert [each.field_path for each in found] == [f"spec.{place}" for place in places.split()]
     assert all(each.takes_constraints and each.template == POD for each in found)
 
 
@@ -119,7 +119,7 @@ def test_custom_kinds_are_read_wherever_they_have_templates(named: str, spec: ob
 def test_some_places_take_no_words(api_version: str, kind: str, spec: object, place: str) -> None:
     document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
     [found] = pod_templates(document)
-    assert (found.place, found.takes_constraints) == (place, False)
+    assert (found.field_path, found.takes_constraints) == (place, False)
     assert found.template["spec"]["containers"] == POD["spec"]["containers"]
 
 
