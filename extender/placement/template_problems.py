@@ -7,20 +7,22 @@ Source: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform
 from extender.kubernetes.admission_v1 import WARNING_CHARACTERS
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
+from extender.kubernetes.core_v1 import CreatedSpec
 from extender.kubernetes.pod_templates import PodTemplate
-from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.facts import Fit, ImageFact, RunsOn, fit
+from extender.placement.gate import Unresolved
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, demands_of, obstacles
 from extender.placement.planning import Outcome, Plan
 from extender.placement.reasons import Constraint, blame, constraints_of, shorten
+from extender.placement.resolved_pod import ResolvedPod
 
 LINE_CHARACTERS = WARNING_CHARACTERS
 """The longest line."""
@@ -50,21 +52,20 @@ class TemplateProblem(msgspec.Struct, frozen=True):
 
 def problems_of(
     template: PodTemplate,
-    pod: CreatedPod,
-    images: Sequence[PodImage],
-    facts: Sequence[ImageFact],
+    resolved: ResolvedPod,
     plan: Plan,
     compatibility: Compatibility,
     kinds: Mapping[NodeKind, int],
 ) -> Iterator[TemplateProblem]:
-    """What the template's author must fix: `pod` is its pod, and `plan` what the webhook gives it.
+    """What the template's author must fix: `resolved` is its pod, and `plan` what the webhook gives it.
 
     `kinds` are the cluster's nodes, none where they are not known. Where the author's constraints allow no node at all
     nothing is said: an autoscaler may bring one.
     """
-    spec, path, is_daemon_set = pod.spec or CreatedSpec(), template.field_path, template.is_daemon_set
-    yield from _unavailable(path, zip(images, facts, strict=True), spec, template.namespace)
-    constraints = constraints_of(images, facts)
+    spec, facts, path = resolved.pod.spec or CreatedSpec(), resolved.facts, template.field_path
+    names_secrets = bool(spec.image_pull_secrets and template.namespace)
+    yield from _unavailable(path, resolved.unresolved, names_secrets=names_secrets)
+    constraints = constraints_of(resolved.images, facts)
     if not constraints:
         return
     blamed = blame(constraints)
@@ -72,7 +73,7 @@ def problems_of(
         yield _nothing_in_common(path, blamed)
         return
     demands = demands_of(spec)
-    if is_daemon_set:
+    if template.is_daemon_set:
         demands = as_daemon_pods(demands, host_network=bool(spec.host_network))
     else:
         demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *plan.additions.tolerations))
@@ -82,12 +83,12 @@ def problems_of(
         if kind.platform and fit(facts, kind.platform, compatibility) is Fit.NO:
             wrong[kind.platform] += number
     only = f"runs on {_platforms(blamed[0].platforms)} only"
-    if is_daemon_set and wrong:
-        line = _line(path, blamed[0].reference, f"{only}, but {_counted(wrong)}")
-        yield TemplateProblem(Problem.WRONG_NODES, line)
-    elif not is_daemon_set and (
-        plan.outcome is Outcome.IMPOSSIBLE or (allowed and wrong.total() == sum(allowed.values()))
-    ):
+    is_nowhere = plan.outcome is Outcome.IMPOSSIBLE or (allowed and wrong.total() == sum(allowed.values()))
+    if template.is_daemon_set:
+        if wrong:
+            line = _line(path, blamed[0].reference, f"{only}, but {_counted(wrong)}")
+            yield TemplateProblem(Problem.WRONG_NODES, line)
+    elif is_nowhere:
         rest = f"{only}: its selector, affinity or tolerations allow none"
         yield TemplateProblem(Problem.NO_NODE, _line(path, blamed[0].reference, rest))
 
@@ -99,23 +100,19 @@ def too_large(path: str, excess: str) -> TemplateProblem:
     )
 
 
-def _unavailable(
-    path: str, pairs: Iterable[tuple[PodImage, ImageFact]], spec: CreatedSpec, namespace: str
-) -> Iterator[TemplateProblem]:
-    """The images that cannot be had.
+def _unavailable(path: str, unresolved: Sequence[Unresolved], *, names_secrets: bool) -> Iterator[TemplateProblem]:
+    """The images that cannot be had. `names_secrets`: the template names pull secrets of its own namespace.
 
-    Pull secrets of a ServiceAccount come later, if the template names none, and those that it names are other ones
-    where its pods are in a namespace that it does not say.
+    Else a ServiceAccount's come later, or those of a namespace that it does not say.
     """
     said = {
         Cause.MISSING: (Problem.MISSING, "does not exist in its registry"),
         Cause.INVALID_REFERENCE: (Problem.INVALID, "is no image reference"),
     }
-    if spec.image_pull_secrets and namespace:
+    if names_secrets:
         said[Cause.DENIED] = (Problem.DENIED, "may not be read with the pull secrets that are named here")
-    found = [(image, fact.cause) for image, fact in pairs if isinstance(fact, Pending | Unknown) and fact.cause in said]
-    for image, cause in found[:_MOST_IMAGES]:
-        problem, rest = said[cause]
+    found = [(image, said[fact.cause]) for image, fact in unresolved if fact.cause in said]
+    for image, (problem, rest) in found[:_MOST_IMAGES]:
         yield TemplateProblem(problem, _line(path, image.reference, rest))
 
 

@@ -21,7 +21,7 @@ from extender.kubernetes.type_problems import decode_written
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, SERVICE_KEYS, Mode, Overrides, overrides_of
-from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of, is_unresolved
+from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of
 from extender.placement.gate import GateSettings
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, read_parts
 from extender.placement.node_kinds import NodeKind
@@ -239,7 +239,8 @@ class Templates:
         `kinds` are the nodes of the cluster, None where they are not known.
         """
         template, (pod, overrides, images) = changed.template, changed.question
-        is_known, is_daemon_set = not any(map(is_unresolved, facts)), template.is_daemon_set
+        resolved = ResolvedPod(pod, images, facts, overrides, cluster)
+        is_known, is_daemon_set = not resolved.unresolved, template.is_daemon_set
         _, excess = read_parts(pod, images)
         if excess:
             return TemplateAnswer(problems=(too_large(template.field_path, excess),))
@@ -247,16 +248,16 @@ class Templates:
         operations = (self.keep(changed) or ()) if use else ()
         if use and (is_known or self._is_to_be_taken_back(changed)):
             patched = _patched(pod, operations)  # with the record, by which what was added is taken back
-            mutation = self._mutators[use].mutate(ResolvedPod(patched, images, facts, overrides, cluster))
+            mutation = self._mutators[use].mutate(msgspec.structs.replace(resolved, pod=patched))
             operations += _operations_of(mutation, impossible=not is_daemon_set)
             if mutation.excess:
                 return TemplateAnswer(
                     operations=operations, problems=(too_large(template.field_path, mutation.excess),)
                 )
-        plan = self._mutators[_Use.ADVICE].plan(ResolvedPod(pod, images, facts, overrides, cluster))
+        plan = self._mutators[_Use.ADVICE].plan(resolved)
         is_guarded = use is _Use.DAEMON_SET and is_known and self._guards
         nodes = {} if is_guarded else kinds or {}
-        problems = problems_of(template, pod, images, facts, plan, self._policy.compatibility, nodes)
+        problems = problems_of(template, resolved, plan, self._policy.compatibility, nodes)
         return TemplateAnswer(operations=operations, problems=tuple(problems))
 
     def _use_of(self, changed: ChangedTemplate) -> _Use | None:
