@@ -1,5 +1,6 @@
 """Cloud identities against stand-ins of the clouds' token endpoints on loopback."""
 
+import asyncio
 import base64
 import json
 import ssl
@@ -54,6 +55,8 @@ class Cloud:
         self.tls_port = 0
         self.received: list[ReceivedRequest] = []
         self.answers: dict[str, tuple[int, str]] = {}
+        self.open = asyncio.Event()  # while it is cleared, nothing is answered
+        self.open.set()
 
     @property
     def url(self) -> str:
@@ -63,6 +66,7 @@ class Cloud:
         body = (await request.read()).decode()
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.received.append(ReceivedRequest(request.method, request.host, request.path, headers, body))
+        await self.open.wait()
         status, text = self.answers.get(request.path, (404, "hunter2"))
         return web.Response(status=status, text=text, headers={"Location": "/elsewhere"} if status == 307 else {})
 
@@ -100,6 +104,7 @@ async def cloud(authority: trustme.CA) -> AsyncIterator[Cloud]:
         stand_in.session = await stack.enter_async_context(aiohttp.ClientSession())
         stand_in.port, stand_in.tls_port = runner.addresses[0][1], runner.addresses[1][1]
         yield stand_in
+        stand_in.open.set()
 
 
 @pytest.fixture
@@ -351,3 +356,12 @@ async def test_a_cloud_without_an_identity_or_that_cannot_be_reached_is_unavaila
         with pytest.raises(CredentialsUnavailable, match=complaint):
             await provider.provide(image)
     assert cloud.received == []
+
+
+async def test_a_cloud_that_never_answers_is_unavailable(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its own time, also for a command, which waits for credentials as long as they take."""
+    monkeypatch.setattr("extender.credentials.cloud_api._TIMEOUT_SECONDS", 0.05)
+    cloud.open.clear()
+    provider = GoogleProvider(access(cloud.session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"}))
+    with pytest.raises(CredentialsUnavailable, match="cannot be reached: TimeoutError"):
+        await provider.provide("eu.gcr.io/project/app")

@@ -20,9 +20,10 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ConfigError, RegistryNotAsked
 from extender.fetcher import child as child_module
 from extender.fetcher import fetcher_client
-from extender.fetcher.child import ALONE, FetcherChild
+from extender.fetcher.child import ALONE, FetcherChild, FetcherEnded
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
 from extender.fetcher.messages import Channel, Failed, Look, Ping, SeenImage, ToQuestion
+from extender.fetcher.settings import FetcherSettings
 from extender.images.content import Cause
 from extender.images.failures import failure_of
 from extender.images.reference import ImageReference, parse_reference
@@ -149,6 +150,23 @@ async def test_two_hundred_lookups_are_known_soon_after_it_was_killed(monkeypatc
         os.kill(await pid_of(client), signal.SIGKILL)
         assert await asyncio.gather(*looking) == [IMAGE.digest] * 200
     assert alone == []
+
+
+async def test_process_that_never_says_that_it_is_ready_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody is asked by it, so nothing else finds out."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(child_module, "_START_SECONDS", 0.05)
+    monkeypatch.setattr(sys, "executable", str(program))
+    child = FetcherChild(FetcherSettings(registry=RegistryConfig()), ALONE)
+    with pytest.raises(FetcherEnded, match="silent"):
+        await child.start()
+    await child.wait_end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
 
 
 def _record_alone(monkeypatch: pytest.MonkeyPatch) -> list[ImageReference]:

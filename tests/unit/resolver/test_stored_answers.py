@@ -208,6 +208,21 @@ async def test_a_store_that_hangs_holds_up_no_call(world: World, replica: Replic
     assert await world.ask() == CONTENT
 
 
+async def test_a_store_that_never_answers_is_given_up(world: World, store: FakeStore) -> None:
+    """The registry is asked in its place, and the store is left alone for a while."""
+    store.open.clear()
+    world.push(APP, "linux/arm64")
+    world.push(SECOND, "linux/arm64")
+    limits = PersistenceLimits(read_seconds=0.05, close_seconds=0.05)
+    persistence = Persistence(store, clock=world.clock, wall_clock=world.clock.ahead(1e9), limits=limits)
+    world.resolver = make_resolver(world, world.clock, persistence=persistence)
+    async with asyncio.timeout(60):
+        assert await world.ask() == CONTENT
+        assert await world.ask(image=SECOND) == CONTENT
+    assert store.reads == 1
+    await world.resolver.close()
+
+
 async def test_a_store_that_fails_costs_no_answer(world: World, replica: Replica, store: FakeStore) -> None:
     """The registry is asked, as if there were none; while it is left alone, no lookup tries it."""
     store.fault = LOCKED
