@@ -155,12 +155,12 @@ class PodAdmission:
         """A response that allows without a patch; the audit annotations have the event's id."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    def gather(self, pod: CreatedPod, namespace: str, *, draw: str = "") -> Gathered:
+    def gather(self, pod: CreatedPod, namespace: str, *, key: str = "") -> Gathered:
         """What to ask about the pod. Arguments are as in `annotations.overrides_of`.
 
         Without a namespace, as a template may be, its pull secrets are not read: its pods will be elsewhere.
         """
-        overrides = self._pod_resolver.overrides_of(pod, namespace, draw)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, key)
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=bool(namespace))
         skipped = self._mutator.skip(pod, overrides)
         if skipped and skipped.outcome is AdmissionOutcome.EXEMPT and self._daemon_pods:
@@ -184,7 +184,7 @@ class PodAdmission:
 
     async def _decide(self, pod: CreatedPod, request: AdmissionRequest) -> Mutation:
         """What happens to the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
-        question, skipped, node = self.gather(pod, request.namespace or "", draw=request.uid)
+        question, skipped, node = self.gather(pod, request.namespace or "", key=request.uid)
         if skipped and self._daemon_pods and node:
             facts = facts_of(question.images, await self.resolve(question), may_be_pending=True)
             return await self._daemon_pods.decide(pod, request, node, question, facts) or skipped

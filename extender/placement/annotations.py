@@ -15,7 +15,7 @@ from extender.images.platform import ARCHITECTURES, normalize_platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.bounds import RECORD_CHARACTERS
 from extender.placement.nodes import PREFIX
-from extender.placement.shares import drawn_point, point_of
+from extender.placement.shares import bucket_by, bucket_of
 
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"
@@ -50,7 +50,7 @@ class Overrides(msgspec.Struct, frozen=True):
 
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
     have the preference; None for all of them, or once it is decided whether this pod is one of them. `is_preferring`
-    says whether a pod that had no name was drawn to have it; None where nothing was drawn. `is_outside`: an
+    says whether a pod that had no name when it was created has it; None for others. `is_outside`: an
     architecture is named, and the pod is outside the share. `unknown` is None if not set; then the operator's setting
     applies. `problems` has one short sentence for each value that was ignored.
     """
@@ -214,43 +214,45 @@ def _problem(owner: str, annotation: Annotation, value: str) -> str:
 _WHOLE = 100.0
 
 
-def overrides_of(pod: Pod, namespace: str, defaults: Annotations, operators: Overrides, *, draw: str = "") -> Overrides:
+def overrides_of(pod: Pod, namespace: str, defaults: Annotations, operators: Overrides, *, key: str = "") -> Overrides:
     """What the annotations of the pod and of its namespace override, with what is decided about this pod alone.
 
     `defaults` are the namespace's annotations, and `operators` what neither of them overrides. A pod outside the share
-    that has the preference has none. Whether it is inside follows from its name. A pod that has no name yet is drawn by
-    the text `draw`, and what was drawn for it is in its record from then on.
+    that has the preference has none. Whether it is inside follows from its name. Of a pod that has no name yet it
+    follows from the text `key`, and is in its record from then on.
     """
     found = read_overrides(pod.annotations, defaults, operators)
     if found.prefer == NO_PREFERENCE or found.prefer_share is None:
         return found
-    drawn = _drawn_before(pod)
-    point = point_of(pod, namespace)
-    is_in = found.prefer_share > (drawn_point(draw) if point is None else point)
+    recorded = _recorded_preference(pod)
+    bucket = bucket_of(pod, namespace)
+    is_in = found.prefer_share > (bucket_by(key) if bucket is None else bucket)
     if found.prefer_share == _WHOLE:
         is_in = True
-    elif drawn is not None:
-        is_in = drawn
-    elif point is None and draw:
-        drawn = is_in
+    elif recorded is not None:
+        is_in = recorded
+    elif bucket is None and key:
+        recorded = is_in
     prefer = found.prefer if is_in else NO_PREFERENCE
     is_outside = found.names_architecture and not is_in
-    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None, is_preferring=drawn, is_outside=is_outside)
+    return msgspec.structs.replace(
+        found, prefer=prefer, prefer_share=None, is_preferring=recorded, is_outside=is_outside
+    )
 
 
-class _DrawnRecord(msgspec.Struct, frozen=True, rename="camel"):
+class _Record(msgspec.Struct, frozen=True, rename="camel"):
     is_preferring: bool | None = None
 
 
-_DRAWN = msgspec.json.Decoder(_DrawnRecord)
+_RECORD = msgspec.json.Decoder(_Record)
 
 
-def _drawn_before(pod: Pod) -> bool | None:
+def _recorded_preference(pod: Pod) -> bool | None:
     """What the record of what was added to the pod says of it; None if it says nothing."""
     text = pod.annotations.get(ADDED)
     if text is None or len(text) > RECORD_CHARACTERS:
         return None
     try:
-        return _DRAWN.decode(text).is_preferring
+        return _RECORD.decode(text).is_preferring
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None

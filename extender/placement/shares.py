@@ -1,6 +1,6 @@
 """Which pods of a workload are in a share of it, such as 20 %.
 
-Each pod has a point from 0 up to 100 and is in every share above its point. So a share that is raised keeps its pods
+Each pod has a bucket from 0 up to 100 and is in every share above it. So a share that is raised keeps its pods
 and gets more, and one that is lowered keeps a part of them.
 """
 
@@ -15,11 +15,11 @@ _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly, ho
 _NOWHERE = 100.0
 
 
-def point_of(pod: Pod, namespace: str) -> float | None:
-    """The pod's point, the same whenever and by whomever it is asked for; None for a pod without a name.
+def bucket_of(pod: Pod, namespace: str) -> float | None:
+    """The pod's bucket, the same whenever and by whomever it is asked for; None for a pod without a name.
 
-    Pods with an ordinal, of StatefulSets and indexed Jobs, have points by their controller and the ordinal, which are
-    spread evenly over its pods: a pod's replacement has the same. Any other pod has a point by its name, so its
+    Pods with an ordinal, of StatefulSets and indexed Jobs, have buckets by their controller and the ordinal, which are
+    spread evenly over its pods: a pod's replacement has the same. Any other pod has a bucket by its name, so its
     replacement has another.
     """
     name = (pod.metadata and pod.metadata.name) or ""
@@ -31,12 +31,12 @@ def point_of(pod: Pod, namespace: str) -> float | None:
     return 100 * _fraction(namespace, name) if name else None
 
 
-def drawn_point(draw: str) -> float:
-    """A point by any text. Without one it is in no share but 100 %, as that of a template is, which is no pod yet."""
-    return 100 * _fraction(draw) if draw else _NOWHERE
+def bucket_by(key: str) -> float:
+    """The bucket by any text; without one, as for a template, which is no pod yet, it is in no share but 100 %."""
+    return 100 * _fraction(key) if key else _NOWHERE
 
 
-def _fraction(*words: str) -> float:
-    """A number from 0 up to 1 that is the same for the same words, in every process."""
-    digest = hashlib.blake2b("/".join(words).encode("utf-8", "replace"), digest_size=6).digest()
+def _fraction(*keys: str) -> float:
+    """A number from 0 up to 1 that is the same for the same keys, in every process."""
+    digest = hashlib.blake2b("/".join(keys).encode("utf-8", "replace"), digest_size=6).digest()
     return int.from_bytes(digest) / 2**48

@@ -46,12 +46,12 @@ class PodResolver(msgspec.Struct, frozen=True):
     pull_secrets: PullSecrets | None = None
     reads_secrets_in: Callable[[str], bool] = lambda _: True
 
-    def overrides_of(self, pod: Pod, namespace: str, draw: str = "") -> Overrides:
+    def overrides_of(self, pod: Pod, namespace: str, key: str = "") -> Overrides:
         """What the annotations of the pod and of its namespace override, and the operator's mode where they do not.
 
         The rest is as in `policy.overrides_of`.
         """
-        return overrides_of(pod, namespace, self.namespace_annotations(namespace), self.policy.overrides, draw=draw)
+        return overrides_of(pod, namespace, self.namespace_annotations(namespace), self.policy.overrides, key=key)
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.

@@ -23,7 +23,7 @@ from extender.placement.annotations import (
     overrides_of,
     read_overrides,
 )
-from extender.placement.shares import point_of
+from extender.placement.shares import bucket_of
 from tests.builders import decoded
 
 Annotations = Mapping[str, str] | None
@@ -99,7 +99,7 @@ def pod(name: str | None, kind: str = "", owner: str = "", **annotations: str) -
 
 MAKERS: Mapping[str, Callable[[int], tuple[Pod, str]]] = {
     "StatefulSet": lambda index: (pod(f"db-{index}", "StatefulSet", "db"), ""),
-    "Job": lambda index: (pod(None, "Job", "batch", **{INDEX: str(index)}), "draw"),
+    "Job": lambda index: (pod(None, "Job", "batch", **{INDEX: str(index)}), "key"),
     "ReplicaSet": lambda index: (pod(f"web-5d4f8c7b9-{index:05x}", "ReplicaSet", "web-5d4f8c7b9"), ""),
     "template": lambda index: (pod(None, "ReplicaSet", "web"), f"00000000-0000-4000-8000-{index:012x}"),
 }
@@ -110,8 +110,8 @@ def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -
     defaults = {PREFER_SHARE: share, PREFER: "arm64"}
     found = {}
     for index in range(count):
-        made, draw = make(index)
-        found[index] = overrides_of(made, namespace, defaults, Overrides(), draw=draw)
+        made, key = make(index)
+        found[index] = overrides_of(made, namespace, defaults, Overrides(), key=key)
     assert {each.prefer for each in found.values()} <= {"arm64", NO_PREFERENCE}
     assert all(each.prefer_share is None for each in found.values())
     return {index for index, each in found.items() if each.prefer == "arm64"}
@@ -130,13 +130,13 @@ def test_a_share_of_a_thousand_pods_is_that_share(make: Make) -> None:
 
 @given(st.integers(1, 99), st.integers(1, 60), st.text("abc", min_size=1, max_size=8))
 def test_few_replicas_with_ordinals_are_divided_as_evenly_as_they_can_be(share: int, count: int, name: str) -> None:
-    points = [point_of(pod(f"{name}-{index}", "StatefulSet", name), "shop") for index in range(count)]
-    assert abs(sum(point is not None and point < share for point in points) - count * share / 100) < 3
+    buckets = [bucket_of(pod(f"{name}-{index}", "StatefulSet", name), "shop") for index in range(count)]
+    assert abs(sum(bucket is not None and bucket < share for bucket in buckets) - count * share / 100) < 3
 
 
 def test_workloads_are_divided_each_in_its_own_way() -> None:
     """Not every first replica of a cluster is in a small share."""
-    first = [point_of(pod(f"db{number}-0", "StatefulSet", f"db{number}"), "shop") for number in range(PODS)]
+    first = [bucket_of(pod(f"db{number}-0", "StatefulSet", f"db{number}"), "shop") for number in range(PODS)]
     assert abs(sum(point is not None and point < 20 for point in first) - PODS / 5) <= 3 * PODS / 100
     assert chosen(MAKERS["StatefulSet"], "20%") != chosen(MAKERS["StatefulSet"], "20%", namespace="other")
 

@@ -1,4 +1,4 @@
-"""A share of a workload's pods that has a preference: it is drawn once, whoever asks and however often."""
+"""A share of a workload's pods that has a preference: it is decided once, whoever asks and however often."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,9 +23,9 @@ OWNER = {"kind": "ReplicaSet", "name": "web-5d4f8c7b9", "controller": True}
 CLUSTER = ClusterNodes(platforms("linux/amd64", "linux/arm64"))
 
 
-def reviewed(document: Any, mode: str, draw: str, namespace: Mapping[str, str]) -> Any:
+def reviewed(document: Any, mode: str, key: str, namespace: Mapping[str, str]) -> Any:
     created = decoded(document, CreatedPod)
-    overrides = overrides_of(created, "shop", namespace, POLICY.overrides, draw=draw)
+    overrides = overrides_of(created, "shop", namespace, POLICY.overrides, key=key)
     resolved = ResolvedPod(created, images_of(created), [MULTI], overrides, CLUSTER)
     mutation = Mutator(POLICY, settings(mode)).mutate(resolved)
     return apply(document, mutation.patch)
