@@ -14,8 +14,7 @@ from extender.fetcher.sources import open_local_sources
 from extender.machine import THIS_MACHINE
 from extender.resolver.persistence import Persistence
 from extender.server.http import Listener
-from extender.server.tls import TlsFiles
-from extender.watched_files import FileWatcher
+from extender.watched_files import FileWatcher, WatchedFiles
 from testbed.certificates import Authority
 from testbed.eventually import eventually
 from tests.integration.service.caller import with_nodes
@@ -44,12 +43,8 @@ accept = Listener._accept  # noqa: SLF001
 @pytest.mark.parametrize(
     ("owner", "method", "instead", "why"),
     [
-        (
-            TlsFiles,
-            "_report_loaded",
-            fail,
-            "tls-admission: RuntimeError: a defect",
-        ),  # weeks later, one would have ended
+        # Weeks later, one would have ended.
+        (WatchedFiles, "_report_loaded", fail, "tls-admission: RuntimeError: a defect"),
         (Listener, "_accept", accept_no_reviews, "listener-admission: it returned"),
         (Persistence, "_write_behind", end_at_once, "store: it returned"),  # denials are not shared any more either
     ],
@@ -61,10 +56,10 @@ async def test_what_stops_working_ends_the_process(
     monkeypatch.setattr(owner, method, instead)
     served = Authority(tmp_path).issue("127.0.0.1")
     settings = [f"cache.url='sqlite:///{tmp_path}/store.db'"]
-    if owner is TlsFiles:
+    if owner is WatchedFiles:
         settings.append(f"admission.tls={{certificate: {served.certificate}, key: {served.key}}}")
     caller = await world.serve(*settings)
-    if owner is TlsFiles:
+    if owner is WatchedFiles:
         Authority(tmp_path).issue("127.0.0.1")
     else:
         await caller.filter(with_nodes(world.pod("amd:1")))

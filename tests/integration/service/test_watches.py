@@ -114,7 +114,7 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
         def __init__(self) -> None:
             """Watches nothing."""
 
-        def look(self) -> None:
+        def watch_briefly(self) -> None:
             looks.append("look")
 
     view = ClusterView(pending=Looking())
