@@ -369,6 +369,10 @@ class Circumstances:
             return False
         return self.is_reviewed(life) or self.uses_verbs(life)
 
+    def is_retried(self, life: Life) -> bool:
+        """Whether a scheduler is to retry the pod while an image is not known, one too that the cache has lost."""
+        return self.config.scheduler.pending == "retry" and self.unknown_choice(life) in ("", "retry")
+
     def keeps_all_images(self) -> bool:
         """Whether the cache has room for every image that is used, so that none is looked up again."""
         return self.config.cache.size > len(self.contents.first_used)

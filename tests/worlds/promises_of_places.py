@@ -52,7 +52,10 @@ class RightNodes(Invariant):
             return False
         if world.is_reviewed(life) and world.config.admission.node_affinity.required:
             return life.was_known
-        return world.uses_verbs(life) and life.was_used
+        # An error passes every node where kube-scheduler may ignore it.
+        extender = world.plan.kubernetes.extender
+        is_kept = world.keeps_all_images() or bool(extender and not extender.ignorable and world.is_retried(life))
+        return world.uses_verbs(life) and life.was_used and is_kept
 
 
 class GuardedDaemons(Invariant):

@@ -174,7 +174,8 @@ class FilterIsRight(Invariant):
         self._judge_observed(life, filtered)
         if not filtered.error:
             self._judge_texts(life, filtered.refused)
-            if self._is_decided(life) and self._is_kept(life):
+            is_kept = self.world.keeps_all_images() or self.world.is_retried(life)
+            if is_kept and self._is_decided(life):
                 self._judge_nodes(life, filtered)
 
     def _judge_observed(self, life: Life, filtered: Filtered) -> None:
@@ -201,12 +202,6 @@ class FilterIsRight(Invariant):
         if not world.is_at_hand(life):
             return False
         return not (any(map(world.contents.has_changed, references(life.pod))) or world.prefers_by_filter())
-
-    def _is_kept(self, life: Life) -> bool:
-        """Whether its images are still known, or what the cache has lost is an error."""
-        world = self.world
-        is_retried = world.config.scheduler.pending == "retry" and world.unknown_choice(life) in ("", "retry")
-        return is_retried or world.keeps_all_images()
 
     def _judge_nodes(self, life: Life, filtered: Filtered) -> None:
         world = self.world
