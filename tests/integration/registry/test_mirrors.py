@@ -145,7 +145,10 @@ async def test_a_mirror_for_digests_alone_spares_the_registry_a_get(make_mirrore
             mirror.paths.clear()
 
 
-async def test_mirror_that_drops_packets_costs_its_dial_timeout(make_mirrored: MakeMirrored) -> None:
+async def test_mirror_that_drops_packets_costs_its_dial_timeout(
+    make_mirrored: MakeMirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.registry.http._CONNECT_SECONDS", 1000)
     async with EmbeddedRegistry() as upstream:
         upstream.add("team/app", "1", INDEX)
         with deaf_host() as mirror:
