@@ -197,8 +197,7 @@ class GateController:
 
         Also notes whether it is able to remove gates.
         """
-        is_responsible = self._is_responsible()
-        decides = self._works and is_responsible and self._is_ready()
+        is_responsible, decides = self._is_responsible(), self._may_decide()
         if decides != self._decides:
             self._decides = decides
             for pod in self._pods:
@@ -214,9 +213,12 @@ class GateController:
                 self._limits.add(pod)
         self._able_until = -math.inf if any(self._is_stuck(pod) for pod in self._pods) else now + _ABLE_SECONDS
 
+    def _may_decide(self) -> bool:
+        return self._works and self._is_responsible() and self._is_ready()
+
     def _is_ours(self, pod: HeldPod) -> bool:
         """Whether the workers decide about the pod. One whose gate cannot be removed shows when it can again."""
-        return self._decides or (pod.removing_since is not None and self._is_ready())
+        return self._may_decide() or (pod.removing_since is not None and self._is_ready())
 
     def _is_stuck(self, pod: HeldPod) -> bool:
         """Whether no gate could be removed for some seconds, this pod's among them.
