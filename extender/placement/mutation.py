@@ -80,7 +80,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
         return self.reason if self.outcome is AdmissionOutcome.REFUSED else ""
 
 
-def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
+def skipped_as(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
     """Why this pod's images need not be looked up; None if they must be.
 
     DaemonSet pods are exempt, besides those of `policy.is_exempt`. Their controller checks taints and affinity by its
@@ -192,11 +192,11 @@ class Mutator:
         return found
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
-        """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up.
+        """The response for a pod whose images do not matter (see `skipped_as`); None if they must be looked up.
 
         Such a pod is not held either: a policy in the API server may have held it.
         """
-        outcome = untouched(pod, overrides, self._policy)
+        outcome = skipped_as(pod, overrides, self._policy)
         if outcome is None:
             return None
         audit = {"verdict": f"{outcome.replace('_', ' ')}, so the images were not looked up"}

@@ -57,7 +57,7 @@ NAME_CHARACTERS = 253
 """Of the name of an object. Whoever creates a pod may write a megabyte, which the API server refuses after us."""
 
 
-def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
+def tightest(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
     """The constraints whose platforms have no proper subset among the others', in order and without repeats.
 
     At least one of them refuses every refused node. Proof: some constraint C refuses the node, so the node runs no
@@ -77,10 +77,10 @@ def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
 
 def refusal_text(constraints: Sequence[Constraint]) -> str:
     """The one reason for all nodes that `constraints` refuse; empty without constraints."""
-    blamed = blame(constraints)
-    if not blamed:
+    refusing = tightest(constraints)
+    if not refusing:
         return ""
-    return f"{_image(blamed[0].reference)} {_said(blamed[0])}{_others({item.reference for item in blamed})}"
+    return f"{_image(refusing[0].reference)} {_said(refusing[0])}{_others({item.reference for item in refusing})}"
 
 
 def system_text(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> str:

@@ -21,7 +21,7 @@ from extender.placement.gate import Unresolved
 from extender.placement.node_kinds import HOST_NAME, NodeKind
 from extender.placement.node_match import NodeDemands, as_daemon_pods, demands_of, obstacles
 from extender.placement.planning import Outcome, Plan
-from extender.placement.reasons import Constraint, blame, constraints_of, shorten
+from extender.placement.reasons import Constraint, constraints_of, shorten, tightest
 from extender.placement.resolved_pod import ResolvedPod
 
 LINE_CHARACTERS = WARNING_CHARACTERS
@@ -68,9 +68,9 @@ def problems_of(
     constraints = constraints_of(resolved.images, facts)
     if not constraints:
         return
-    blamed = blame(constraints)
+    refusing = tightest(constraints)
     if not _has_common(facts, compatibility):
-        yield _nothing_in_common(path, blamed)
+        yield _nothing_in_common(path, refusing)
         return
     demands = demands_of(spec)
     if template.is_daemon_set:
@@ -82,15 +82,15 @@ def problems_of(
     for kind, number in allowed.items():
         if kind.platform and fit(facts, kind.platform, compatibility) is Fit.NO:
             wrong[kind.platform] += number
-    only = f"runs on {_platforms(blamed[0].platforms)} only"
+    only = f"runs on {_platforms(refusing[0].platforms)} only"
     is_nowhere = plan.outcome is Outcome.IMPOSSIBLE or (allowed and wrong.total() == sum(allowed.values()))
     if template.is_daemon_set:
         if wrong:
-            line = _line(path, blamed[0].reference, f"{only}, but {_counted(wrong)}")
+            line = _line(path, refusing[0].reference, f"{only}, but {_counted(wrong)}")
             yield TemplateProblem(Problem.WRONG_NODES, line)
     elif is_nowhere:
         rest = f"{only}: its selector, affinity or tolerations allow none"
-        yield TemplateProblem(Problem.NO_NODE, _line(path, blamed[0].reference, rest))
+        yield TemplateProblem(Problem.NO_NODE, _line(path, refusing[0].reference, rest))
 
 
 def too_large(path: str, excess: str) -> TemplateProblem:
@@ -122,15 +122,15 @@ def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> boo
     return any(fit(facts, platform, compatibility) is not Fit.NO for platform in named)
 
 
-def _nothing_in_common(path: str, blamed: Sequence[Constraint]) -> TemplateProblem:
-    first = blamed[0]
+def _nothing_in_common(path: str, refusing: Sequence[Constraint]) -> TemplateProblem:
+    first = refusing[0]
     if not first.platforms:
         return TemplateProblem(
             Problem.NOTHING_IN_COMMON, _line(path, first.reference, f"is not built for {first.asked}")
         )
     only = f"runs on {_platforms(first.platforms)} only"
     line = _line(path, first.reference, f"{only}, another image does not")
-    others = [item for item in blamed[1:] if item.platforms.isdisjoint(first.platforms)]
+    others = [item for item in refusing[1:] if item.platforms.isdisjoint(first.platforms)]
     if others:
         whole = f"image {others[0].reference} on {_platforms(others[0].platforms)}"
         whole = f"{path}: image {first.reference} {only}, {whole}"

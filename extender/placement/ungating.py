@@ -23,7 +23,7 @@ from extender.placement.additions import (
 )
 from extender.placement.annotations import ADDED, REASON, Mode, Overrides
 from extender.placement.gate import encode_ungating
-from extender.placement.mutation import excess_with, read_parts, scheduling_of, untouched
+from extender.placement.mutation import excess_with, read_parts, scheduling_of, skipped_as
 from extender.placement.planning import AdmissionSettings, Outcome, Planner
 from extender.placement.policy import Policy
 from extender.placement.reasons import left_text
@@ -55,7 +55,7 @@ class UngatingPlanner:
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Ungating | None:
         """The ungating of a pod whose images do not matter or that is only observed; None if they must be looked up."""
-        if untouched(pod, overrides, self._policy):
+        if skipped_as(pod, overrides, self._policy):
             return Ungating(Outcome.EXEMPT, _patch(pod, {REASON: None}, {}))
         if overrides.mode is Mode.OBSERVE:
             return Ungating(Outcome.OBSERVED, _patch(pod, {REASON: None}, {}))

@@ -10,7 +10,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
-from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
+from extender.placement.mutation import AdmissionOutcome, Mutator, skipped_as
 from extender.placement.nodes import ClusterNodes
 from extender.placement.resolved_pod import ResolvedPod
 from extender.placement.tolerations import TolerationRule
@@ -158,7 +158,7 @@ def test_pods_that_are_none_of_our_business_are_left_alone(document: Any, outcom
     if outcome is LEFT:
         assert (mutation.patch, mutation.warnings) == (b"", ())
         assert mutation.audit_annotations == {"verdict": "left alone, so the images were not looked up"}
-        assert untouched(msgspec.convert(document, Pod), Overrides(), POLICY) is AdmissionOutcome.EXEMPT
+        assert skipped_as(msgspec.convert(document, Pod), Overrides(), POLICY) is AdmissionOutcome.EXEMPT
 
 
 def test_ignored_pod_is_not_looked_at() -> None:

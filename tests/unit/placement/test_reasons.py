@@ -5,7 +5,7 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import Platform, parse_platform
 from extender.placement.facts import Pending, PodImage, Unknown
-from extender.placement.reasons import Constraint, blame, platforms_text, refusal_text, retry_text
+from extender.placement.reasons import Constraint, platforms_text, refusal_text, retry_text, tightest
 
 ONLY_ARM = "is built only for linux/arm64"
 TAKEN = "is not known yet and is taken to run only on linux/amd64 (operator's setting)"
@@ -53,10 +53,10 @@ def test_the_refusal_names_the_first_image_to_blame_and_what_it_has(constraints:
 def test_equal_sets_are_all_to_blame_in_pod_order() -> None:
     """Neither is a proper subset of the other, whether known or assumed; of two uses of an image the first counts."""
     known, other = built("r/new:1", "linux/amd64"), built("r/new:1", "linux/arm64")
-    assert blame([MULTI, ASSUMED, APP, ASSUMED]) == (ASSUMED, APP)
-    assert blame([known, ASSUMED]) == (known,)
-    assert blame([ASSUMED, known]) == (ASSUMED,)
-    assert blame([other, ASSUMED]) == (other, ASSUMED)
+    assert tightest([MULTI, ASSUMED, APP, ASSUMED]) == (ASSUMED, APP)
+    assert tightest([known, ASSUMED]) == (known,)
+    assert tightest([ASSUMED, known]) == (ASSUMED,)
+    assert tightest([other, ASSUMED]) == (other, ASSUMED)
     assert refusal_text([other, ASSUMED]) == "image r/new:1 is built only for linux/arm64"
 
 

@@ -21,7 +21,7 @@ from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import Policy, PreferenceBy
-from extender.placement.reasons import blame
+from extender.placement.reasons import tightest
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
 from tests.unit.placement.scheduler_requests import NAMES, NODES, ask
 
@@ -138,10 +138,10 @@ def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> Non
     compatibility = decision.policy.compatibility
     for platform in PLATFORMS:
         if decision.verdict(platform) in REFUSED:
-            blamed = blame(decision.constraints)
-            assert any(not runs_on(item.platforms, platform, compatibility) for item in blamed)
-            assert decision.refusal.startswith(f"image {blamed[0].reference} is ")
-            assert ("operator's setting" in decision.refusal) == blamed[0].assumed
+            refusing = tightest(decision.constraints)
+            assert any(not runs_on(item.platforms, platform, compatibility) for item in refusing)
+            assert decision.refusal.startswith(f"image {refusing[0].reference} is ")
+            assert ("operator's setting" in decision.refusal) == refusing[0].assumed
 
 
 @given(decisions, clusters)
@@ -174,4 +174,4 @@ def test_the_order_of_images_changes_no_verdict(
     named = [(PodImage(f"r/{index}:1"), fact) for index, fact in enumerate(images)]
     forwards, backwards = decide(named, policy, overrides), decide(named[::-1], policy, overrides)
     assert forwards.verdict(platform) is backwards.verdict(platform)
-    assert set(blame(forwards.constraints)) == set(blame(backwards.constraints))
+    assert set(tightest(forwards.constraints)) == set(tightest(backwards.constraints))
