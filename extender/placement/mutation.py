@@ -61,8 +61,8 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     """The response for one pod; `patch` is a JSON Patch document, empty for no change.
 
     `reason` is what the pod's annotation says. `unresolved` has the images of a pod that was let through without them.
-    `would_be` is what enforcing would have made of a pod that is only observed; None for others. `excess` is what a pod
-    has too much of to get anything, empty for nearly all.
+    `would_be` is what enforcing would have made of a pod that is only observed; None for others. `why_left` says what a
+    pod has too much of to get anything; empty for nearly all.
     """
 
     outcome: AdmissionOutcome
@@ -72,7 +72,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
     would_be: AdmissionOutcome | None = None
-    excess: str = ""
+    why_left: str = ""
 
     @property
     def refusal(self) -> str:
@@ -149,10 +149,10 @@ def read_parts(pod: CreatedPod, images: Sequence[PodImage]) -> tuple[JsonObject,
     if touched_bytes(pod) > TOUCHED_BYTES:
         return {}, _SIZE
     parts = touched_parts(pod)
-    return parts, _terms_excess(parts)
+    return parts, _why_left_for_terms(parts)
 
 
-def excess_with(added: Additions, document: JsonObject) -> str:
+def why_left_with(added: Additions, document: JsonObject) -> str:
     """What a pod has too much of with what was `added` to its touched parts in `document`; empty for nearly all.
 
     Such a pod gets nothing: a later pass could not take it back.
@@ -161,11 +161,11 @@ def excess_with(added: Additions, document: JsonObject) -> str:
         return ""
     if not added.is_recordable:
         return "the record of what it would get would be too long"
-    found = _SIZE if len(_ENCODER.encode(document["spec"])) > TOUCHED_BYTES else _terms_excess(document)
+    found = _SIZE if len(_ENCODER.encode(document["spec"])) > TOUCHED_BYTES else _why_left_for_terms(document)
     return found and f"with what it would get, {found}"
 
 
-def _terms_excess(document: JsonObject) -> str:
+def _why_left_for_terms(document: JsonObject) -> str:
     terms = value_at(document, *TERMS_PATH)
     if not isinstance(terms, list):
         return ""
@@ -216,17 +216,17 @@ class Mutator:
         """
         pod, overrides = resolved.pod, resolved.overrides
         observed = overrides.mode is Mode.OBSERVE
-        before, excess = read_parts(pod, resolved.images)
-        if excess:
-            return _leave(overrides, excess, _ungating(pod))
+        before, why_left = read_parts(pod, resolved.images)
+        if why_left:
+            return _leave(overrides, why_left, _ungating(pod))
         record = read_record(value_at(before, *ADDED_PATH))
         own, taken = take_back(before, record, self._offered, self._settings.scheduler_name)
         is_held = bool(pod.spec and pod.spec.scheduling_gates) and is_gated(own)
         plan = self._planner.plan(resolved, scheduling_of(own), may_hold=may_hold or is_held)
         after = _written(own, plan, self._settings.scheduler_name)
-        if excess := excess_with(plan.additions, after):
+        if why_left := why_left_with(plan.additions, after):
             left = _ungated(before) if observed else remove_gate(own)
-            return _leave(overrides, excess, diff(before, left))
+            return _leave(overrides, why_left, diff(before, left))
         if record == taken == plan.additions and _is_noted(before, after):
             after = before  # ours would move behind what others have appended since
         outcome = self._outcome_of(plan)
@@ -338,15 +338,15 @@ def _ungated(document: JsonObject) -> JsonObject:
     return without(remove_gate(document), *ANNOTATIONS_PATH, REASON) if is_gated(document) else document
 
 
-def _leave(overrides: Overrides, excess: str, patch: list[Operation]) -> Mutation:
+def _leave(overrides: Overrides, why_left: str, patch: list[Operation]) -> Mutation:
     """The response for a pod that has too much of something to get anything."""
     encoded = _encode(patch)
     return Mutation(
         outcome=AdmissionOutcome.EXEMPT,
         patch=encoded if len(encoded) <= PATCH_BYTES else b"",
-        excess=excess,
-        warnings=(*overrides.problems, left_text(excess)),
-        audit_annotations={"verdict": f"left alone: {excess}"},
+        why_left=why_left,
+        warnings=(*overrides.problems, left_text(why_left)),
+        audit_annotations={"verdict": f"left alone: {why_left}"},
     )
 
 

@@ -125,9 +125,9 @@ def passed_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]], why: s
     return f"{_unresolved(unresolved)}; the pod was let through without it, {why}" if unresolved else ""
 
 
-def left_text(excess: str) -> str:
-    """That a pod was let through although it has too much of something, which `excess` says, to be decided about."""
-    return f"the pod was let through without node affinity and tolerations: {excess}"
+def left_text(why_left: str) -> str:
+    """That a pod was let through although it has too much of something, which `why_left` says, to be decided about."""
+    return f"the pod was let through without node affinity and tolerations: {why_left}"
 
 
 def platforms_text(platforms: Iterable[Platform]) -> str:

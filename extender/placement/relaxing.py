@@ -121,13 +121,13 @@ class Relaxer:
 
         `is_reached`: the webhook is called for it.
         """
-        before, excess = read_parts(resolved.pod, resolved.images)
+        before, why_left = read_parts(resolved.pod, resolved.images)
         if resolved.unresolved:
             return Relaxation()
-        if not excess and read_record(value_at(before, *ADDED_PATH)) is not None:
-            excess = "the webhook has changed it, and takes back what it added"
-        if excess:
-            return Relaxation(kept=(f"all: {excess}",))
+        if not why_left and read_record(value_at(before, *ADDED_PATH)) is not None:
+            why_left = "the webhook has changed it, and takes back what it added"
+        if why_left:
+            return Relaxation(kept=(f"all: {why_left}",))
         demands = _demands(before)
         after, constraints, kept = self._take_constraints(before, demands)
         opened = [target for target in self._targets if may_allow(_demands(after), target)]

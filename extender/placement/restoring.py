@@ -25,9 +25,9 @@ def restore(pod: CreatedPod, stored: CreatedPod) -> list[Operation]:
     controller's does. An update that removes our gate and changes nothing else of the spec is the controller's too, and
     may take the record away.
     """
-    (before, excess), (held, held_excess) = read_parts(pod, ()), read_parts(stored, ())
+    (before, why_left), (held, held_why_left) = read_parts(pod, ()), read_parts(stored, ())
     text, record = value_at(held, *ADDED_PATH), read_record(value_at(held, *ADDED_PATH))
-    if excess or held_excess or record is None or value_at(before, *ADDED_PATH) not in (None, text):
+    if why_left or held_why_left or record is None or value_at(before, *ADDED_PATH) not in (None, text):
         return []
     scheduler_name = str(value_at(held, "spec", "schedulerName") or "")
     own, there = take_back(before, record, record.tolerations, scheduler_name)

@@ -93,10 +93,10 @@ def problems_of(
         yield TemplateProblem(Problem.NO_NODE, _line(path, refusing[0].reference, rest))
 
 
-def too_large(path: str, excess: str) -> TemplateProblem:
-    """That nothing is decided about a template, which has too much of something, as `excess` says."""
+def too_large(path: str, why_left: str) -> TemplateProblem:
+    """That nothing is decided about a template, which has too much of something, as `why_left` says."""
     return TemplateProblem(
-        Problem.TOO_LARGE, shorten(f"{path}: nothing is decided about it: {excess}", LINE_CHARACTERS)
+        Problem.TOO_LARGE, shorten(f"{path}: nothing is decided about it: {why_left}", LINE_CHARACTERS)
     )
 
 

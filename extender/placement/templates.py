@@ -216,8 +216,8 @@ class Templates:
         is_observed = changed.question.overrides.mode is not Mode.ENFORCE
         if stored is None or record is None or is_observed or not changed.has_same_images:
             return None
-        (before, excess), (after, stored_excess) = read_parts(changed.pod, ()), read_parts(stored, ())
-        if excess or stored_excess:
+        (before, why_left), (after, stored_why_left) = read_parts(changed.pod, ()), read_parts(stored, ())
+        if why_left or stored_why_left:
             return None
         own, present = take_back(before, record, self._offered, "")
         own_stored, _ = take_back(after, record, self._offered, "")
@@ -241,18 +241,18 @@ class Templates:
         template, (pod, overrides, images) = changed.template, changed.question
         resolved = ResolvedPod(pod, images, facts, overrides, cluster)
         is_known, is_daemon_set = not resolved.unresolved, template.is_daemon_set
-        _, excess = read_parts(pod, images)
-        if excess:
-            return TemplateAnswer(problems=(too_large(template.field_path, excess),))
+        _, why_left = read_parts(pod, images)
+        if why_left:
+            return TemplateAnswer(problems=(too_large(template.field_path, why_left),))
         use = self._use_of(changed)
         operations = (self.keep(changed) or ()) if use else ()
         if use and (is_known or self._is_to_be_taken_back(changed)):
             patched = _patched(pod, operations)  # with the record, by which what was added is taken back
             mutation = self._mutators[use].mutate(msgspec.structs.replace(resolved, pod=patched))
             operations += _operations_of(mutation, impossible=not is_daemon_set)
-            if mutation.excess:
+            if mutation.why_left:
                 return TemplateAnswer(
-                    operations=operations, problems=(too_large(template.field_path, mutation.excess),)
+                    operations=operations, problems=(too_large(template.field_path, mutation.why_left),)
                 )
         plan = self._mutators[_Use.ADVICE].plan(resolved)
         is_guarded = use is _Use.DAEMON_SET and is_known and self._guards

@@ -23,7 +23,7 @@ from extender.placement.additions import (
 )
 from extender.placement.annotations import ADDED, REASON, Mode, Overrides
 from extender.placement.gate import encode_ungating
-from extender.placement.mutation import excess_with, read_parts, scheduling_of, skipped_as
+from extender.placement.mutation import read_parts, scheduling_of, skipped_as, why_left_with
 from extender.placement.planning import AdmissionSettings, Outcome, Planner
 from extender.placement.policy import Policy
 from extender.placement.reasons import left_text
@@ -73,9 +73,9 @@ class UngatingPlanner:
         skipped = self.skip(pod, resolved.overrides)
         if skipped:
             return skipped
-        document, excess = read_parts(pod, resolved.images)
-        if excess:
-            return _leave(pod, excess)
+        document, why_left = read_parts(pod, resolved.images)
+        if why_left:
+            return _leave(pod, why_left)
         plan = self._planner.plan(resolved, scheduling_of(document), may_hold=True, expired=expired)
         if plan.outcome is Outcome.HOLD:
             return Ungating(Outcome.HOLD, reason=plan.reason)
@@ -83,16 +83,16 @@ class UngatingPlanner:
         at_creation = read_record(present.get(ADDED)) or NOTHING
         additions = msgspec.structs.replace(plan.additions, scheduler_name_was=at_creation.scheduler_name_was)
         after = add(document, plan.additions)
-        if excess := excess_with(additions, after):
-            return _leave(pod, excess)
+        if why_left := why_left_with(additions, after):
+            return _leave(pod, why_left)
         notes = msgspec.structs.replace(plan, additions=additions).annotations
         # of those of an earlier pass that are to go, null
         annotations: JsonObject = {key: note for key, note in notes.items() if note is not None or key in present}
         return Ungating(plan.outcome, _patch(pod, annotations, _spec(after, additions)), plan.reason)
 
 
-def _leave(pod: CreatedPod, excess: str) -> Ungating:
-    reason = left_text(excess)
+def _leave(pod: CreatedPod, why_left: str) -> Ungating:
+    reason = left_text(why_left)
     return Ungating(Outcome.PASSED, _patch(pod, {REASON: reason}, {}), reason)
 
 

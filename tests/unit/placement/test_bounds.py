@@ -149,7 +149,7 @@ def test_an_observed_pod_beyond_the_bounds_is_not_changed() -> None:
     patched = apply(pod(affinity=terms(40)), decide(pod(affinity=terms(40)), AMD64).patch)
     terms_of(patched).extend(matching(expression("zone", f"y{each}")) for each in range(20))
     mutation = mutate(patched, WIDE, admission=ADMISSION, namespace={MODE: "observe"})
-    assert (mutation.patch, mutation.excess != "") == (b"", True)
+    assert (mutation.patch, mutation.why_left != "") == (b"", True)
     patched["spec"]["schedulingGates"] = [{"name": GATE}]
     ungated = apply(patched, mutate(patched, WIDE, admission=ADMISSION, namespace={MODE: "observe"}).patch)
     assert ungated["spec"] == {**patched["spec"], "schedulingGates": []} or "schedulingGates" not in ungated["spec"]
