@@ -229,26 +229,34 @@ class Mutator:
             return _leave(overrides, why_left, diff(before, left))
         if record == taken == plan.additions and _is_noted(before, after):
             after = before  # ours would move behind what others have appended since
-        outcome = self._outcome_of(plan)
-        if outcome is AdmissionOutcome.GATED:
+        if plan.outcome is Outcome.HOLD:
             after = add_gate(after)
         elif is_held:
             after = remove_gate(after)
-        patch = b"" if outcome is AdmissionOutcome.REFUSED else _encode(diff(before, after))
-        if len(patch) > PATCH_BYTES and not observed:
+        mutation = self._response(resolved, plan, diff(before, after))
+        if observed:
+            return _as_observed(mutation, diff(before, _ungated(before)))
+        if len(mutation.patch) > PATCH_BYTES:
             return _leave(overrides, f"its patch would have more than {PATCH_BYTES // 1024} KiB", [])
-        mutation = Mutation(
-            outcome=AdmissionOutcome.UNCHANGED if outcome is AdmissionOutcome.PATCHED and not patch else outcome,
-            patch=patch,
+        return mutation
+
+    def _response(self, resolved: ResolvedPod, plan: Plan, operations: list[Operation]) -> Mutation:
+        """The response by which the pod is as planned after these operations."""
+        is_refused = plan.outcome is Outcome.IMPOSSIBLE and self._settings.impossible is ImpossiblePods.DENY
+        outcome = AdmissionOutcome.REFUSED if is_refused else _OUTCOMES[plan.outcome]
+        if outcome is AdmissionOutcome.PATCHED and not operations:
+            outcome = AdmissionOutcome.UNCHANGED
+        audit = {"verdict": self._summary(resolved)}
+        if plan.additions != NOTHING:
+            audit["added"] = plan.additions.record
+        return Mutation(
+            outcome=outcome,
+            patch=b"" if is_refused else _encode(operations),
             reason=plan.reason,
             unresolved=plan.unresolved,
-            warnings=(*overrides.problems, *plan.warnings, *self._nowhere(resolved)),
-            audit_annotations={
-                "verdict": self._summary(resolved),
-                **({} if plan.additions == NOTHING else {"added": plan.additions.record}),
-            },
+            warnings=(*resolved.overrides.problems, *plan.warnings, *self._nowhere(resolved)),
+            audit_annotations=audit,
         )
-        return _as_observed(mutation, diff(before, _ungated(before))) if observed else mutation
 
     def plan(self, resolved: ResolvedPod) -> Plan:
         """What happens to a pod within the bounds, as its author wrote it."""
@@ -256,11 +264,6 @@ class Mutator:
         record = read_record(value_at(parts, *ADDED_PATH))
         own, _ = take_back(parts, record, self._offered, self._settings.scheduler_name)
         return self._planner.plan(resolved, scheduling_of(own))
-
-    def _outcome_of(self, plan: Plan) -> AdmissionOutcome:
-        if plan.outcome is Outcome.IMPOSSIBLE and self._settings.impossible is ImpossiblePods.DENY:
-            return AdmissionOutcome.REFUSED
-        return _OUTCOMES[plan.outcome]
 
     def _nowhere(self, pod: ResolvedPod) -> Iterator[str]:
         """That the pod can run on no node of the cluster."""
