@@ -46,9 +46,9 @@ def read_config(body: bytes) -> ConfigClaim:
     """What an image config says of where the image runs. O(bytes).
 
     Nodes do not look at it when they pull a single manifest, so there it is a hint, and words that no platform has,
-    such as `amd64` with the variant `v8`, say nothing. They do look where an index states no platform.
-    A config without `os` is for linux, as runtimes take it. Cosign's signatures and older attestations have a config of
-    the usual type whose `os` and `architecture` are both missing, empty or `unknown`.
+    such as `amd64` with the variant `v8`, say nothing. They do look where an index states no platform. A config without
+    `os` is for linux, as runtimes take it. Cosign's signatures and older attestations have a config of the usual type
+    whose `os` and `architecture` are both missing, empty or `unknown`.
 
     Raises:
         InvalidManifest: `body` is not a config.

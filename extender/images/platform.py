@@ -21,8 +21,8 @@ class InvalidPlatform(ExtenderError):
 class Platform(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """An operating system and processor in Go's names. Build it with `normalize_platform` or `parse_platform`.
 
-    Names not listed in this file are valid and kept as they are (`linux/fake`, `linux/mips64le`).
-    An empty variant is the architecture's baseline (amd64 v1, arm64 v8).
+    Names not listed in this file are valid and kept as they are (`linux/fake`, `linux/mips64le`). An empty variant is
+    the architecture's baseline (amd64 v1, arm64 v8).
     """
 
     os: str

@@ -19,8 +19,7 @@ _MOST_WARNINGS = 32  # the API server passes on 4,096 characters of all together
 class AdmissionRequest(Wire, frozen=True):
     """The request of a review. `object` is the object's JSON: `null` on DELETE, and empty if the key is missing.
 
-    `old_object` is what it was before an UPDATE.
-    Use `namespace`, not the object's own, which may be empty on CREATE.
+    `old_object` is what it was before an UPDATE. Use `namespace`, not the object's own, which may be empty on CREATE.
     """
 
     uid: Annotated[str, msgspec.Meta(min_length=1)]

@@ -62,10 +62,10 @@ class PodTemplate(msgspec.Struct, frozen=True):
     """A pod template in a document: the object it belongs to, and the path to it from the document's root.
 
     `item` leads to the object, which is the document itself or an item of a list. `template` has the PodSpec at `spec`.
-    A Pod is its own template. `is_template`: it is a Pod or a PodTemplateSpec; else it has only containers, as the
-    spec of a SidecarSet has, or is a PodSpec without metadata, to which `path` leads.
-    An image that stands beside the list of containers is one more container of `template`. `missing` names containers
-    without an image, or with a placeholder: such a template is partly given, and somebody gives the rest later.
+    A Pod is its own template. `is_template`: it is a Pod or a PodTemplateSpec; else it has only containers, as the spec
+    of a SidecarSet has, or is a PodSpec without metadata, to which `path` leads. An image that stands beside the list
+    of containers is one more container of `template`. `missing` names containers without an image, or with a
+    placeholder: such a template is partly given, and somebody gives the rest later.
     """
 
     api_version: str

@@ -50,9 +50,9 @@ class Overrides(msgspec.Struct, frozen=True):
 
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
     have the preference; None for all of them, or once it is decided whether this pod is one of them. `is_preferring`
-    says whether a pod that had no name when it was created has it; None for others. `is_outside`: an
-    architecture is named, and the pod is outside the share. `unknown` is None if not set; then the operator's setting
-    applies. `problems` has one short sentence for each value that was ignored.
+    says whether a pod that had no name when it was created has it; None for others. `is_outside`: an architecture is
+    named, and the pod is outside the share. `unknown` is None if not set; then the operator's setting applies.
+    `problems` has one short sentence for each value that was ignored.
     """
 
     mode: Mode = Mode.ENFORCE

@@ -44,10 +44,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
-    nodes of the highest score are the only ones that remain.
-    `runtime_classes` has by name the RuntimeClasses whose pods are left alone, and those that mean other platforms
-    than their nodes have. `overrides` has the mode of pods that neither they themselves nor their namespaces give
-    another.
+    nodes of the highest score are the only ones that remain. `runtime_classes` has by name the RuntimeClasses whose
+    pods are left alone, and those that mean other platforms than their nodes have. `overrides` has the mode of pods
+    that neither they themselves nor their namespaces give another.
     """
 
     pending: Choice = Choice.RETRY

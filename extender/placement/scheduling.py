@@ -91,9 +91,9 @@ class Decision:
 
     `retried` holds the unresolved images for which kube-scheduler should retry, and `assumed` those that count as built
     for the operator's platforms: none if any is to be retried. `listable` are those of `retried`, if no registry has
-    answered for any of them. `copied` are those that pass and
-    of which no registry says more than nodes' copies do. `enforced` is false for a
-    pod that is only observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
+    answered for any of them. `copied` are those that pass and of which no registry says more than nodes' copies do.
+    `enforced` is false for a pod that is only observed. `can_be_learned`: whether a lookup could still resolve an
+    unresolved image.
     """
 
     def __init__(

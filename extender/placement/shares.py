@@ -1,7 +1,7 @@
 """Which pods of a workload are in a share of it, such as 20 %.
 
-Each pod has a bucket from 0 up to 100 and is in every share above it. So a share that is raised keeps its pods
-and gets more, and one that is lowered keeps a part of them.
+Each pod has a bucket from 0 up to 100 and is in every share above it. So a share that is raised keeps its pods and gets
+more, and one that is lowered keeps a part of them.
 """
 
 import hashlib
