@@ -55,13 +55,6 @@ def without(document: JsonObject, *path: str) -> JsonObject:
     return {**document, path[0]: without(inner, *path[1:])} if isinstance(inner, dict) else document
 
 
-def copy_of(value: Json) -> Json:
-    """The value with maps and lists of its own."""
-    if isinstance(value, dict):
-        return {key: copy_of(inner) for key, inner in value.items()}
-    return [copy_of(inner) for inner in value] if isinstance(value, list) else value
-
-
 def pruned(value: Json) -> Json:
     """The value without empty maps and lists, which mean as much as missing ones."""
     if isinstance(value, dict):

@@ -9,7 +9,7 @@ from typing import Literal, cast
 import msgspec
 
 from extender.errors import ExtenderError
-from extender.kubernetes.documents import Json, JsonObject, copy_of
+from extender.kubernetes.documents import Json, JsonObject
 
 
 class InvalidPatch(ExtenderError):
@@ -39,7 +39,7 @@ def apply(document: Json, operations: Sequence[Operation]) -> Json:
     Raises:
         InvalidPatch: an operation names a parent that the document does not have.
     """
-    changed = copy_of(document)
+    changed = _copy(document)
     for operation in operations:
         steps = [step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:]]
         if not steps:
@@ -47,6 +47,13 @@ def apply(document: Json, operations: Sequence[Operation]) -> Json:
         else:
             _apply(_parent(changed, steps[:-1], operation.path), steps[-1], operation)
     return changed
+
+
+def _copy(value: Json) -> Json:
+    """The value with maps and lists of its own."""
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _parent(document: Json, steps: Sequence[str], path: str) -> Json:
