@@ -14,6 +14,7 @@ from tests.worlds.truth import GATE, IMPOSSIBLE, MODE, annotation, is_gated, our
 
 _DEFAULTED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _BUT_IMAGES = ("api", "callers", "replica", "right", "rollout", "watch")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _PLACES = ("affinity", "nodeSelector", "schedulerName")
 
 
@@ -118,6 +119,8 @@ class TwiceIsOnce(Invariant):
 
 
 def _part(obj: Manifest, part: str) -> Any:  # JSON
+    if part == "annotations":  # kubectl notes what it applied, and begins to where the object was created otherwise
+        return {key: value for key, value in (obj["metadata"].get(part) or {}).items() if key != _LAST_APPLIED}
     if part != "spec":
         return obj["metadata"].get(part)
     return {key: value for key, value in obj["spec"].items() if key != "nodeName"}
