@@ -1,7 +1,7 @@
 """All promises that every world is held to."""
 
 from tests.worlds.judging import Invariant
-from tests.worlds.promises_of_agreement import GuardedTemplates
+from tests.worlds.promises_of_agreement import ExplainAgrees, FixAgrees, GuardedTemplates
 from tests.worlds.promises_of_evictions import NobodyEvictedInVain
 from tests.worlds.promises_of_gates import (
     AsKnownAtOnce,
@@ -51,6 +51,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     TwiceIsOnce,
     OneTruth,
     GuardedTemplates,
+    ExplainAgrees,
+    FixAgrees,
     FilterIsRight,
     BackToTheFloor,
     OwnLogins,

@@ -275,5 +275,7 @@ class ImpossiblePods(Invariant):
         world = self.world
         if not life.was_gated:
             return life.was_known
+        if world.unknown_choice(life) and not world.is_known(life.pod):  # it need not wait
+            return False
         is_in_time = world.now - life.created_at < world.config.admission.gate.limit_seconds
         return is_in_time and world.can_be_known(life.pod)

@@ -64,7 +64,7 @@ class Replica:
         self.logs: list[Log] = []
         """Every log event of each start, with its time as `at`; an exception as text under `exception`."""
         self._network = network
-        self._access = Access(url=api_url, tls=_TLS, authorize=_no_headers, namespace=namespace)
+        self.access = Access(url=api_url, tls=_TLS, authorize=_no_headers, namespace=namespace)
         self._client = Client(network, "")
         self._party = Observed(address, network.loop.time)
         self._opened, self._stop = asyncio.Event(), asyncio.Event()
@@ -151,9 +151,9 @@ class Replica:
         machine = machine_in(self._network, self.name)
 
         async def load() -> Access:
-            return self._access
+            return self.access
 
-        client = ClusterClient(self._access, load, machine.clock)
+        client = ClusterClient(self.access, load, machine.clock)
         try:
             async with open_service(config, watched_view(client, machine), self._open_sources, machine):
                 opened.set()

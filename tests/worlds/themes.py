@@ -215,7 +215,8 @@ def _templates(draw: Draw) -> Iterator[AnyEvent]:
         yield draw.apply(manifest, by=draw.one(("create", "client-apply", "server-apply")), times=draw.one((1, 2)))
         if kind != "Job" and draw.maybe(0.5):
             edited = copied(manifest)
-            edited["spec"]["template"]["spec"]["containers"][0]["image"] = draw.known()
+            draw.images.append(draw.image())
+            edited["spec"]["template"]["spec"]["containers"][0]["image"] = draw.images[-1].reference
             yield draw.apply(edited, draw.when(50.0, 100.0), by=draw.one(("client-apply", "server-apply")))
         if kind in ("Deployment", "StatefulSet") and draw.maybe(0.5):
             meta = manifest["metadata"]
