@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -13,10 +12,9 @@ import msgspec
 from testbed.api_client import ApiError
 from testbed.eventually import USUAL_SECONDS, eventually
 from testbed.extender_process import ExtenderProcess
-from testbed.objects import KubernetesObject, pod
+from testbed.objects import KubernetesObject
 from testbed.shipped_files import Mode
 from testbed.tcp_proxy import TcpProxy
-from tests.e2e.load import leaning_to
 from tests.e2e.world import World
 
 GATE = "multiarch-extender.io/platforms"
@@ -48,27 +46,6 @@ async def proxied_account(world: World, mode: Mode, proxy: TcpProxy, folder: Pat
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return path
-
-
-def gated_pod(name: str, image: str, where: str, leaning: str, spec: Mapping[str, Any] | None = None) -> Any:
-    """A held pod that prefers an architecture on which it may not run."""
-    made = pod(name, image, namespace=where, spec={**leaning_to(leaning), **(spec or {})})
-    made["metadata"].setdefault("labels", {}).update(GATED)
-    made["spec"]["schedulingGates"] = [{"name": GATE}]
-    return made
-
-
-async def create_gated(world: World, where: str, count: int, images: Sequence[str], prefix: str = "held") -> None:
-    """Creates so many held pods, of these images in turn, each leaning to where the image does not run.
-
-    An image that is not pushed yet will be one for arm64 alone.
-    """
-    pods = []
-    for number in range(count):
-        image = images[number % len(images)]
-        [architecture] = world.images.architectures.get(image, {"arm64"})
-        pods.append(gated_pod(f"{prefix}-{number}", image, where, OTHERS[architecture]))
-    await world.api.create_all(pods)
 
 
 class Releases:

@@ -31,7 +31,7 @@ class Right(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py
+ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: worlds play it
 
 
 class Recorder:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain, repeat
 from pathlib import Path
@@ -70,12 +70,11 @@ async def run_alone(_: ClusterClient, controller: GateController) -> None:
 
 
 class Cluster:
-    """The stand-in's pods, the annotations of its namespaces, the registry and the controller's planner."""
+    """The stand-in's pods, the registry and the controller's planner."""
 
     def __init__(self, api: ApiServer, registry: EmbeddedRegistry, folder: Path) -> None:
         self.api = api
         self.registry = registry
-        self.annotations: dict[str, Mapping[str, str]] = {"default": {}}
         self.planner: RecordingPlanner
         self.controller: GateController
         self.is_responsible: Callable[[], bool] = lambda: True
@@ -138,7 +137,7 @@ class Cluster:
         client = await open_cluster(
             "kubeconfig", str(write_kubeconfig(self.api, self._folder)), clock=asyncio.get_running_loop().time
         )
-        view = ClusterView(annotations=self.annotations)
+        view = ClusterView(annotations={"default": {}})
         machine = running_machine()
         async with (
             open_local_sources(config.registry, machine=machine) as sources,
@@ -271,25 +270,6 @@ async def test_limit_counts_while_a_registry_does_not_answer(cluster: Cluster) -
         cluster.create("unlucky", "app:1")
         assert (await cluster.is_told("ImagePlatformsUnresolved")).startswith("gate removed (passed): ")
     assert cluster.planner.plans[-1] == ("unlucky", True)
-
-
-async def test_limit_counts_only_while_no_other_gate_holds_the_pod(cluster: Cluster) -> None:
-    """Waiting in another owner's queue costs nothing, so that the pod is not let go unexamined meanwhile."""
-    async with cluster.controlled(limit_seconds=LIMIT_SECONDS):
-        cluster.create("queued", "never:1", gates=[OTHER, GATE])
-        await asyncio.sleep(3 * LIMIT_SECONDS)
-        assert cluster.gates("queued") == [OTHER, GATE]
-        cluster.create("queued", "never:1", gates=[GATE])
-        await cluster.is_released("queued")
-    assert cluster.planner.plans[-1] == ("queued", True)
-
-
-async def test_pod_older_than_its_limit_is_looked_up_first(cluster: Cluster) -> None:
-    """Whoever was away for longer than the limit comes back to pods that nobody has looked at."""
-    cluster.create("waited", "app:1", creationTimestamp="2020-01-01T00:00:00Z")
-    async with cluster.controlled():
-        await cluster.is_released("waited")
-    assert cluster.planner.plans == [("waited", False)]
 
 
 @pytest.mark.parametrize("uid", ["", "other"], ids=["changed", "created anew"])
@@ -507,23 +487,6 @@ async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster) -> None:
         await cluster.is_released("ignored")
     assert cluster.planner.plans == []
     assert cluster.registry.requests == {}
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "outcome"),
-    [("unknown", "pass", "passed"), ("mode", "ignore", "exempt"), ("mode", "observe", "observed")],
-)
-async def test_annotation_of_a_namespace_lets_its_held_pods_go(
-    cluster: Cluster, key: str, value: str, outcome: str
-) -> None:
-    """It is what an operator sets while a registry is down: the pods do not wait for their limit."""
-    cluster.create("waiting", "late:1")
-    async with cluster.controlled():
-        await cluster.is_told("WaitingForImagePlatforms")
-        cluster.annotations["default"] = {f"multiarch-extender.io/{key}": value}
-        await cluster.is_released("waiting")
-        assert asyncio.get_running_loop().time() < 60
-    assert cluster.removals() == {outcome: 1}
 
 
 async def test_namespace_that_waits_for_too_many_images_is_judged_again(

@@ -1,7 +1,6 @@
 """When the service holds pods that are being created, and lets them go: only while somebody provably removes gates."""
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from extender.config.tree import GateConfig
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.service.gates import START_SECONDS
 from testbed.eventually import eventually
-from testbed.objects import kept_to
 from tests.integration.cluster.api_server import ApiServer, Document
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.conftest import HOLDING, Cluster
@@ -70,22 +68,6 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(cluster
     assert lease(cluster.api)["holderIdentity"] == ""
 
 
-async def test_nothing_is_held_without_the_rights_to_let_go(cluster: Cluster) -> None:
-    """The service says so by its readiness, and holds pods as soon as it has the rights."""
-    cluster.api.forbidden = {("patch", "pods")}
-    image = f"{cluster.registry.host}/late:1"
-    async with cluster.service(*HOLDING) as caller:
-        await asyncio.sleep(START_SECONDS - 1)
-        assert not await is_held(caller, image)
-        status, marks = await caller.checks("/readyz")
-        assert (status, marks["gates"]) == (503, "[-]")
-        assert await removal(caller) == (1, 0)
-        assert lease(cluster.api) == {}
-        cluster.api.forbidden = set()
-        await eventually(lambda: is_held(caller, image))
-        assert (await caller.until_ready())["gates"] == "[+]"
-
-
 async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(cluster: Cluster) -> None:
     """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
     cluster.api.forbidden = {("patch", "pods")}
@@ -108,20 +90,6 @@ async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_
         assert (await caller.checks("/readyz"))[1]["gates"] == "[-]"
         cluster.api.forbidden = set()
         await caller.until_ready()
-
-
-async def test_a_pod_past_its_limit_is_let_go_by_what_is_known_by_a_replica_that_leads_only_then(
-    cluster: Cluster,
-) -> None:
-    """It has not looked the images up before: another replica led, which is gone."""
-    cluster.registry.add_index("app", "1", ["linux/arm64"])
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    spec = {"holderIdentity": "another", "leaseDurationSeconds": 10, "renewTime": now, "leaseTransitions": 1}
-    cluster.api.put(LEASES, {"metadata": {"name": LEASE}, "spec": spec})
-    cluster.api.put(PODS, held(f"{cluster.registry.host}/app:1"))
-    async with cluster.service("admission.node_affinity=required", "admission.wait_seconds=0"):
-        await eventually(lambda: not gates_of(cluster.api, "p"))
-    assert kept_to(cluster.api.find(PODS, "p")["spec"], "kubernetes.io/arch") == ["arm64"]
 
 
 async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more(cluster: Cluster) -> None:

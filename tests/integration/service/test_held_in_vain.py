@@ -3,14 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 
 import pytest
 
 from extender.cluster.listwatch import BOOKMARK_SECONDS, LOST_SECONDS
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.gates.gate_controller import GateController
-from extender.gates.held_pods import NEW_SECONDS, HeldPods
+from extender.gates.held_pods import HeldPods
 from extender.gates.image_waits import ImageWaits
 from extender.gates.policy_binding import PolicyBinding
 from extender.placement.ungating import UngatingPlanner
@@ -71,23 +70,6 @@ async def test_a_view_that_is_missing_holds_nobody_and_lets_go_at_the_limit(clus
         assert await caller.metric('multiarch_gates_removals_total{outcome="failed"}') >= 2
         cluster.api.denied = set()
         await until_able(cluster, caller)
-
-
-async def test_a_list_of_held_pods_that_is_missing_holds_nobody(cluster: Cluster) -> None:
-    """Nobody would know whom to let go. Afterwards pods go by what is known, or by their limit."""
-    cluster.api.denied = {PODS}
-    cluster.registry.add_index("app", "1", ["linux/arm64"])
-    hold(cluster)
-    hold(cluster, "known", "app:1")
-    async with cluster.service(*LIMITED) as caller:
-        await asyncio.sleep(LIMIT_SECONDS)
-        assert not await is_new_held(cluster, caller)
-        assert await removal(caller) == (1, 0)
-        cluster.api.denied = set()
-        await until_able(cluster, caller)
-        await eventually(lambda: not gates_of(cluster.api, "known"))
-        assert "arm64" in str(cluster.api.find(PODS, "known")["spec"]["affinity"])
-        assert await released_after(cluster) <= NEW_SECONDS + SOON_SECONDS
 
 
 async def test_a_pod_without_the_label_goes_at_the_limit_without_views(cluster: Cluster) -> None:
@@ -203,62 +185,23 @@ async def test_a_part_that_dies_whenever_it_leads_holds_nobody_for_long(
         await until_able(cluster, other)
 
 
-async def test_a_watch_that_went_silent_is_lost_in_time(cluster: Cluster) -> None:
-    """No byte and no end: until it is lost, and no longer, pods are held unseen; nothing else takes notice."""
-    limited = (*HOLDING, "admission.gate.limit_seconds=10")
-    async with cluster.service(*limited) as caller:
-        await asyncio.sleep(20)
-        assert await is_new_held(cluster, caller)
-        cluster.api.cut_off(PODS, NODES.path, NAMESPACES.path)
-        cut_at = asyncio.get_running_loop().time()
-        await asyncio.sleep(10)
-        hold(cluster)
-        while gates_of(cluster.api, "p"):
-            status, marks = await caller.checks("/readyz")
-            assert (status, marks["nodes"]) == (200, "[+]")
-            await asyncio.sleep(0.5)
-        assert asyncio.get_running_loop().time() - cut_at <= LOST_SECONDS + NEW_SECONDS + SOON_SECONDS
-        await until_able(cluster, caller)
-
-
-@pytest.mark.parametrize("path", [NODES.path, pytest.param(NAMESPACES.path, marks=pytest.mark.slow), PODS])
+@pytest.mark.parametrize("path", [NODES.path, pytest.param(NAMESPACES.path, marks=pytest.mark.slow)])
 async def test_nobody_is_held_while_a_watch_stays_silent(cluster: Cluster, path: str) -> None:
     """Lists and watches bring nothing any more, or new watches are as mute as the old one."""
     async with cluster.service(*LIMITED) as caller:
         await until_able(cluster, caller)
         cluster.api.cut_off(path)
         cluster.api.mute = {path}
-        cluster.api.denied = {path} - {PODS}
+        cluster.api.denied = {path}
         hold(cluster)
         gone_seconds = await released_after(cluster)
-        assert gone_seconds <= (LOST_SECONDS + NEW_SECONDS if path == PODS else LIMIT_SECONDS) + SOON_SECONDS
+        assert gone_seconds <= LIMIT_SECONDS + SOON_SECONDS
         await asyncio.sleep(LOST_SECONDS + SOON_SECONDS - gone_seconds)
         for _ in range(30):
             assert not await is_new_held(cluster, caller)
             await asyncio.sleep(10)
         cluster.api.mute = cluster.api.denied = set()
         await eventually(lambda: is_new_held(cluster, caller), seconds=300)
-
-
-async def test_a_leader_that_is_deaf_gives_way_to_a_replica_that_hears(cluster: Cluster) -> None:
-    """And pods go at their limit meanwhile, since the other replica counts too."""
-    async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(cluster.service(*LIMITED))
-        await until_able(cluster, first)
-        deaf = lease(cluster.api)["holderIdentity"]
-        watches = [*cluster.api.watchers(PODS)]
-        second = await stack.enter_async_context(cluster.service(*LIMITED))
-        await until_able(cluster, second)
-        for watch in watches:
-            watch.is_dead = True
-        hold(cluster)
-        assert await released_after(cluster) <= LIMIT_SECONDS + 3 * SOON_SECONDS
-        cluster.api.mute = {PODS}  # for who begins anew
-        await eventually(lambda: lease(cluster.api)["holderIdentity"] not in ("", deaf), seconds=LOST_SECONDS)
-        cluster.registry.add_index("app", "1", ["linux/arm64"])
-        hold(cluster, "known", "app:1")
-        assert await released_after(cluster, "known") <= SOON_SECONDS
-        assert await is_new_held(cluster, second)
 
 
 async def test_a_mode_of_a_namespace_counts_in_time_after_silence(cluster: Cluster) -> None:

@@ -1,13 +1,11 @@
 """The webhook over HTTP: what is patched, what is left alone or only observed, and what every answer has."""
 
-import asyncio
-
 import msgspec
 import pytest
 
 from extender.cluster.probe import is_reviewed, probe_pod
 from testbed.objects import kept_to
-from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, kept, pod, with_nodes
+from tests.integration.service.caller import Caller, Json, changes_of, kept, pod, with_nodes
 from tests.integration.service.conftest import World
 from tests.unit.placement.json_patch import apply
 
@@ -106,20 +104,6 @@ async def test_generated_name_and_unknown_fields_survive(world: World) -> None:
     assert stored["metadata"]["x-future"] == {"deep": [1, None]}
     assert (stored["spec"]["x-future"], stored["spec"]["affinity"]["podAffinity"]) == ("kept", {"x": 1})
     assert stored["spec"]["affinity"]["x-future"] is True
-
-
-@pytest.mark.usefixtures("simulated_time")
-async def test_a_tag_that_has_moved_is_seen_before_affinity_is_written(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Required affinity stays in the pod, so an answer that is no longer fresh is confirmed first."""
-    monkeypatch.setattr("extender.service.resolving.TAG_SECONDS", 5.0)
-    caller = await world.serve("admission.node_affinity=required")
-    for architecture, platform in (("amd64", AMD64), ("arm64", ARM64)):
-        world.registry.add_manifest("moving", "1", platform)
-        stored = await created_with(caller, world.pod("moving:1"))
-        assert kept_to(stored["spec"], "kubernetes.io/arch") == [architecture]
-        await asyncio.sleep(5.5)
 
 
 async def test_sidecar_of_another_webhook_takes_back_what_was_added(world: World) -> None:
