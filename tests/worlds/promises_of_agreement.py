@@ -121,7 +121,7 @@ class ExplainAgrees(_OfCommands):
 
     name = "I6 explain"
     promise = "explain says of each node what is true, what filter and prioritize answer, and what the webhook writes"
-    floor = 1
+    floor = 400
 
     async def finish(self) -> None:
         asked = list(self._pods())
@@ -175,7 +175,7 @@ class FixAgrees(_OfCommands):
 
     name = "I6 fix"
     promise = "fix writes into a pod's manifest what the webhook gives the pod"
-    floor = 1
+    floor = 150
 
     async def finish(self) -> None:
         world = self.world
