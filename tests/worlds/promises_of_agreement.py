@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from extender.placement.patch import Operation, apply
-from extender.placement.scheduling import REMOVED
+from extender.placement.scheduling import REFUSED
 from extender.reports.explanation import Explanation
 from testbed.memory_http import Client
 from tests.unit.placement.kube_scheduler import allows
@@ -92,7 +92,8 @@ class _OfCommands(Invariant):
     def _pods(self) -> Iterator[tuple[Life, Manifest]]:
         """A few of them, each with its manifest as its author would have it in a file."""
         world = self.world
-        if world.wrongs.is_quiet(seconds=30.0) and world.running() and not world.plan.kubernetes.injects:
+        is_quiet = world.wrongs.is_quiet(seconds=30.0) and world.running() and world.keeps_all_images()
+        if is_quiet and not world.plan.kubernetes.injects:
             for life in [each for each in world.lives if self._is_asked_about(each)][:_MOST_PODS]:
                 manifest = copied(life.sent) | {"apiVersion": "v1", "kind": "Pod"}
                 manifest["metadata"]["name"] = life.pod["metadata"]["name"]
@@ -154,7 +155,7 @@ class ExplainAgrees(_OfCommands):
         score_of = {each["Host"]: each["Score"] for each in scores}
         for group in explanation.nodes:
             for name in group.names:
-                is_same = (group.verdict in REMOVED) == (name in refused)
+                is_same = (group.verdict in REFUSED) == (name in refused)
                 self.check(is_same, "explain and filter differ", pod=life.key, node=name, explained=group.verdict)
                 if name not in refused and not self.world.prefers_by_filter():  # then nothing is left to prioritize
                     self.check(group.score == score_of.get(name, 0), "explain and prioritize differ", pod=life.key,

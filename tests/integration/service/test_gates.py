@@ -68,6 +68,22 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(cluster
     assert lease(cluster.api)["holderIdentity"] == ""
 
 
+async def test_nothing_is_held_without_the_rights_to_let_go(cluster: Cluster) -> None:
+    """The service says so by its readiness, and holds pods as soon as it has the rights."""
+    cluster.api.forbidden = {("patch", "pods")}
+    image = f"{cluster.registry.host}/late:1"
+    async with cluster.service(*HOLDING) as caller:
+        await asyncio.sleep(START_SECONDS - 1)
+        assert not await is_held(caller, image)
+        status, marks = await caller.checks("/readyz")
+        assert (status, marks["gates"]) == (503, "[-]")
+        assert await removal(caller) == (1, 0)
+        assert lease(cluster.api) == {}
+        cluster.api.forbidden = set()
+        await eventually(lambda: is_held(caller, image))
+        assert (await caller.until_ready())["gates"] == "[+]"
+
+
 async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(cluster: Cluster) -> None:
     """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
     cluster.api.forbidden = {("patch", "pods")}
