@@ -31,7 +31,7 @@ class GuardedTemplates(Invariant):
 
     name = "I6 templates"
     promise = "the template of a guarded DaemonSet allows the nodes that run its images by now, and no other"
-    floor = 12
+    floor = 4
 
     def start(self) -> None:
         self._last: dict[str, Manifest] = {}
