@@ -83,6 +83,7 @@ class Released(Invariant):
     """A pod whose images are known waits for nobody but those who are able.
 
     A leader whose connections fell silent is not known to be deaf, to itself either, until its watches count as lost.
+    One without a fetcher goes on to lead: able is who would remove a gate by what is known.
     """
 
     name = "D8 released"
@@ -106,7 +107,7 @@ class Released(Invariant):
                 continue
             if world.now - life.alone_since < patience or not world.is_known(life.pod, patience):
                 continue
-            if not world.wrongs.was_right_since(world.now - _SOON_SECONDS, *_COMMON):
+            if not world.wrongs.was_right_since(world.now - _SOON_SECONDS, *_COMMON, "fetcher"):
                 continue
             if any(world.is_right(each, _SOON_SECONDS) for each in range(len(world.replicas))):
                 self._judged.add(life.uid)
