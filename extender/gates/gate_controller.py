@@ -242,15 +242,6 @@ class GateController:
         self._queue.discard(pod)
         self._limits.discard(pod)
 
-    def _enqueue_after(self, pod: HeldPod, seconds: float) -> None:
-        """Enqueues the pod after so many seconds, and at its limit at the latest.
-
-        One that is past its limit is left to `_enforce_limits`.
-        """
-        left_seconds = pod.expires_at - self._clock()
-        if pod in self._pods and left_seconds > 0:
-            self._queue.add_after(pod, min(seconds, left_seconds))
-
     async def _find_unlabelled(self) -> None:
         """Adds pods that have the gate and not its label, which the watch does not show."""
         while True:
@@ -268,16 +259,23 @@ class GateController:
             log.info("gate.search_failed", why=str(exc))
 
     async def _work(self) -> None:
-        """Decides about the pods of the queue, one after the other."""
+        """Decides about the pods of the queue, one after the other, and about each once more at its limit.
+
+        A removal that fails then is tried again until `_enforce_limits` removes the gate alone.
+        """
         while True:
             pod = await self._queue.get()
-            seconds = _DEFECT_SECONDS
+            was_expired = pod.expires_at <= self._clock()
+            seconds = math.inf if was_expired else _DEFECT_SECONDS
             try:
                 with outlive_defects("gate.failed", pod=pod.key):
                     seconds = await self._decide_or_retry(pod)
             finally:
                 self._queue.done(pod)
-            self._enqueue_after(pod, seconds)
+            if not was_expired:  # its limit may have come meanwhile
+                seconds = min(seconds, max(0.0, pod.expires_at - self._clock()))
+            if pod in self._pods:
+                self._queue.add_after(pod, seconds)
 
     async def _decide_or_retry(self, pod: HeldPod) -> float:
         """Returns after how many seconds to decide again if nothing changes."""
@@ -344,7 +342,7 @@ class GateController:
         if held not in self._pods:  # it is gone, or another one of its name has come
             return None
         if not self._waits.join(held, question, self._tasks):
-            self._enqueue_after(held, _REFUSED_SECONDS)
+            self._queue.add_after(held, _REFUSED_SECONDS)
             return self._pod_resolver.peek(question)
         return self._waits.answers_for(held)
 

@@ -79,6 +79,7 @@ class Cluster:
         self.controller: GateController
         self.is_responsible: Callable[[], bool] = lambda: True
         self.is_ready = True
+        self.ahead_seconds = 0.0  # of the controller's clock
         self._folder = folder
         self._removals = self._counted()
 
@@ -153,7 +154,7 @@ class Cluster:
                 is_responsible=lambda: self.is_responsible(),  # noqa: PLW0108  # a test may change it
                 is_ready=lambda: self.is_ready,
                 limit_seconds=limit_seconds,
-                clock=machine.clock,
+                clock=lambda: machine.clock() + self.ahead_seconds,
                 wall_clock=machine.wall_clock,
                 random=lambda: 0.5,
             )
@@ -261,6 +262,31 @@ async def test_limit_lets_a_pod_go_with_a_warning(cluster: Cluster) -> None:
     assert [cluster.planner.plans[at] for at in (0, -1)] == [("unlucky", False), ("unlucky", True)]
     [line] = [line for line in lines if line["event"] == "gate.limit_reached"]
     assert (line["pod"], line["image"]) == ("default/unlucky", f"{cluster.registry.host}/never:1")
+
+
+async def test_a_pod_whose_limit_comes_while_it_is_decided_about_gets_what_is_known(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers are exact to a millisecond, so that its last decision may begin just before."""
+
+    def plan(resolved: ResolvedPod, *, expired: bool) -> Ungating:
+        cluster.ahead_seconds = LIMIT_SECONDS
+        return UngatingPlanner.plan(cluster.planner, resolved, expired=expired)
+
+    async with cluster.controlled(limit_seconds=LIMIT_SECONDS):
+        monkeypatch.setattr(cluster.planner, "plan", plan)
+        cluster.create("late", "arm:1", "never:1")
+        await cluster.is_released("late")
+    assert cluster.architectures("late") == ["arm64"]
+
+
+async def test_a_removal_that_fails_at_the_limit_is_tried_again_with_what_is_known(cluster: Cluster) -> None:
+    cluster.api.refusals += [("patch", Refusal(503))] * 2
+    async with cluster.controlled(limit_seconds=LIMIT_SECONDS):
+        cluster.create("stubborn", "arm:1", "never:1")
+        await cluster.is_released("stubborn")
+    assert cluster.architectures("stubborn") == ["arm64"]
+    assert len(cluster.patches()) == 3
 
 
 async def test_limit_counts_while_a_registry_does_not_answer(cluster: Cluster) -> None:
