@@ -345,12 +345,15 @@ class Circumstances:
                 return self.keeps_all_images() and self.is_learned(pod)
             least_seconds = max(least_seconds, 3.0)
         for reference in references(pod):
-            used = self.contents.first_used.get(reference, math.inf)
-            since = self.known_since(pod, reference)
-            least = max(least_seconds, 0.0 if since <= used else _MISSING_SECONDS)
-            if self.now - max(used, since) < least:
+            since = max(self.contents.first_used.get(reference, math.inf), self.known_since(pod, reference))
+            if self.now - since < max(least_seconds, self.missing_seconds(pod, reference)):
                 return False
         return True
+
+    def missing_seconds(self, pod: Manifest, reference: str) -> float:
+        """For how long the image may not be asked for again since it is there and open, as it was asked for before."""
+        used = self.contents.first_used.get(reference, math.inf)
+        return 0.0 if self.known_since(pod, reference) <= used else _MISSING_SECONDS
 
     def is_learned(self, pod: Manifest) -> bool:
         """Whether each image of the pod was used in its namespace while nothing was wrong, so that it is known."""

@@ -274,7 +274,7 @@ class World(Circumstances):
             at - each > 40.0 for each in self.replaced_at.values()
         ):
             for reference in references(pod):
-                if self.known_since(pod, reference) <= at:
+                if self.known_since(pod, reference) + self.missing_seconds(pod, reference) <= at:
                     self.contents.learn(pod["metadata"]["namespace"], reference)
 
     def _filtered(self, entry: Entry) -> None:
