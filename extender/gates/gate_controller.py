@@ -47,8 +47,8 @@ from extender.resolver.pod_resolver import PodQuestion, PodResolver
 log = structlog.get_logger()
 
 WORKERS = 8  # each decides about a pod and patches it; a renewal of the Lease waits behind as many patches at most
-_CHECK_SECONDS = 1.0  # between two checks whether this replica is responsible, and which pods are past their limit
-_NOT_RESPONSIBLE_SECONDS = 4.0  # between two such checks by the search for pods without a label
+# Between two checks whether this replica is responsible, and which pods are past their limit; where no pod is held.
+_CHECK_SECONDS, _IDLE_SECONDS = 1.0, 4.0
 _ABLE_SECONDS = 5.0  # for how long such a check counts
 _REMOVAL_SECONDS = 5.0  # that a removal takes at most while the API server makes removals
 # For which a pod past its limit is left to the worker or the replica that would remove its gate with what is known.
@@ -190,7 +190,7 @@ class GateController:
         while True:
             with outlive_defects("gate.failed"):
                 self._check()
-            await asyncio.sleep(_CHECK_SECONDS)  # also without pods: the first one is decided about at once
+            await asyncio.sleep(_CHECK_SECONDS if len(self._pods) else _IDLE_SECONDS)
 
     def _check(self) -> None:
         """Enqueues all pods if this replica begins or ceases to decide about them, and those past their limit.
@@ -246,7 +246,7 @@ class GateController:
         """Adds pods that have the gate and not its label, which the watch does not show."""
         while True:
             while not self._is_responsible():  # noqa: ASYNC110  # it has no event
-                await asyncio.sleep(_NOT_RESPONSIBLE_SECONDS)
+                await asyncio.sleep(_IDLE_SECONDS)
             with outlive_defects("gate.failed"):
                 await self._search()
             await asyncio.sleep(_SEARCH_SECONDS)
