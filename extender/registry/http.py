@@ -348,7 +348,7 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
     return aiohttp.ClientSession(
         connector=_Connector(
             ssl=(trust or RegistryTrust()).context,
-            limit=0,  # a lookup has one at a time, and so many are under way at once
+            limit=0,  # a lookup has one at a time, and lookups are bounded by their turns
             keepalive_timeout=_IDLE_SECONDS,
             ttl_dns_cache=_NAME_SECONDS,
             resolver=_GuardedResolver(ThreadedResolver(), guard, proxies),
