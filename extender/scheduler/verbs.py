@@ -105,39 +105,55 @@ def _in_view(view: WatchedNodes) -> NodePlatforms:
 
 
 # A pod whose row is evicted only starts to wait again. The largest cluster Kubernetes is tested for has 150,000 pods.
-_MOST_TIMES = 20_000  # 8 MB at most
+_MOST_TRIED = 20_000  # 8 MB at most
 
 
-class _Row(msgspec.Struct, frozen=True, gc=False):
-    since: float
+class TriedPod(msgspec.Struct, gc=False):
+    """A pod that kube-scheduler tries: since when, when last, and how often it had been away before."""
+
     namespace: str
+    since: float
+    asked_at: float
+    returns: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """For how long it had been tried when it was last asked about."""
+        return self.asked_at - self.since
 
 
-class FirstSeen:
-    """Monotonic times by pod uid, for the pods about which was asked last. Every call is O(1).
+class TriedPods:
+    """The pods about which was asked last, by uid. Every call is O(1).
 
-    A namespace whose pods fill the table evicts its own before those of others.
+    One about which nobody asked for `away_seconds` was among kube-scheduler's unschedulable pods, which come back with
+    an event or after five minutes. Its time counts anew. A namespace whose pods fill the table evicts its own before
+    those of others.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, away_seconds: float) -> None:
         self._clock = clock
-        self._rows: ShareTable[PodUid, _Row] = ShareTable(
-            _MOST_TIMES,
+        self._away_seconds = away_seconds
+        self._rows: ShareTable[PodUid, TriedPod] = ShareTable(
+            _MOST_TRIED,
             owner_of=lambda _, row: row.namespace,
             cost_of=lambda uid, row: text_cost(uid, row.namespace),
         )
 
-    def seconds(self, uid: PodUid, namespace: str) -> float:
-        """Seconds since the first call for `uid`, a pod of this namespace, or since `forget`; 0.0 at the first call."""
+    def note(self, uid: PodUid, namespace: str) -> TriedPod:
+        """The row of a pod of this namespace that is asked about now."""
         now = self._clock()
         row = self._rows.get(uid)
         if row is None:
-            row = _Row(now, namespace)
+            row = TriedPod(namespace, now, now)
             self._rows.put(uid, row)
-        return now - row.since
+        elif now - row.asked_at > self._away_seconds:
+            row.since = now
+            row.returns += 1
+        row.asked_at = now
+        return row
 
     def forget(self, uid: PodUid) -> None:
-        """Counts the pod's time anew at the next call for it."""
+        """Takes the pod for a new one at the next call for it."""
         self._rows.remove(uid)
 
 
@@ -196,7 +212,8 @@ class SchedulerVerbs:
         self._nodes = RequestNodes(nodes)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
-        self._first_seen = FirstSeen(clock)
+        # kube-scheduler tries a pod again after 10 s at most, unless it is unschedulable.
+        self._tried = TriedPods(clock, away_seconds=pending_limit_seconds + wait_seconds)
         policy = self._policy
         self._decide_known: Callable[[KnownPod], Decision] = remembered(
             lambda pod: pod.decision(policy), rows=_MOST_DECISIONS, is_kept=lambda pod, _: pod.is_small
@@ -280,13 +297,14 @@ class SchedulerVerbs:
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, question: PodQuestion) -> Decision:
         """The decision from the cache, or after waiting for lookups if those could change an answer that counts.
 
-        The wait counts from the first call in which an image of the pod was not known: kube-scheduler asks for one pod
-        after the other, and later pods would wait at each attempt for images of those before them.
+        The wait counts from the first call in which an image of the pod was not known, or since it came back:
+        kube-scheduler asks for one pod after the other, and later pods would wait at each attempt for images of those
+        before them.
         """
         answers = await self._pod_resolver.resolve(question, 0)
         decision = self._decide(args.pod, question, answers)
         if any(map(is_under_way, answers)) and decision.enforced and is_unsettled(args, nodes, decision):
-            left_seconds = self._wait_seconds - self._waited_seconds(args.pod)
+            left_seconds = self._wait_seconds - self._note(args.pod).seconds
             if left_seconds > 0:
                 answers = await self._pod_resolver.resolve(question, left_seconds)
                 decision = self._decide(args.pod, question, answers)
@@ -294,14 +312,23 @@ class SchedulerVerbs:
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
         if _KNOWN.issuperset(map(type, answers)):
-            self._first_seen.forget(_uid(pod))  # its images may have to be looked up again, when it is tried next
+            self._tried.forget(_uid(pod))  # its images may have to be looked up again, when it is tried next
             return self._decide_known(KnownPod(question.images, tuple(answers), question.overrides))
-        may_be_pending = self._waited_seconds(pod) < self._pending_limit_seconds
-        facts = facts_of(question.images, answers, may_be_pending=may_be_pending)
+        facts = facts_of(question.images, answers, may_be_pending=self._may_be_pending(pod, answers))
         return Decision(question.images, facts, self._policy, question.overrides)
 
-    def _waited_seconds(self, pod: Pod) -> float:
-        return self._first_seen.seconds(_uid(pod), _namespace_of(pod))
+    def _may_be_pending(self, pod: Pod, answers: Sequence[Answer]) -> bool:
+        """Whether what is not known of the pod's images is likely to be known soon.
+
+        When a pod comes back, the failures that it was refused for seldom hold any more, and the call itself begins to
+        look its images up. That counts once: it may be so each time.
+        """
+        tried = self._note(pod)
+        is_awaited = tried.returns == 0 or (tried.returns == 1 and any(map(is_under_way, answers)))
+        return is_awaited and tried.seconds < self._pending_limit_seconds
+
+    def _note(self, pod: Pod) -> TriedPod:
+        return self._tried.note(_uid(pod), _namespace_of(pod))
 
 
 def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:

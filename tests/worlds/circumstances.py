@@ -363,7 +363,7 @@ class Circumstances:
     def is_at_hand(self, life: Life) -> bool:
         """Whether the replica that a scheduler asks must know the pod's images without a look-up."""
         is_reviewed = len(self.replicas) == 1 and self.is_reviewed(life)  # else another replica may have looked them up
-        return self.is_learned(life.pod) or (is_reviewed and self.is_known(life.pod, 3.0))
+        return self.is_learned(life.pod) or (is_reviewed and life.was_known and self.is_known(life.pod, 3.0))
 
     def is_looked_at(self, life: Life) -> bool:
         """Whether the pod's images are looked up: not if its mode or its RuntimeClass leaves it alone."""
@@ -411,6 +411,11 @@ class Circumstances:
     def _runs_all(self, pod: Manifest, node: Manifest, compatibility: tuple[str, ...]) -> bool:
         images = map(self.image_of, self._constraining(pod))
         return all(image is not None and runs_on(image, node, compatibility) for image in images)
+
+    def is_assumed(self, node: Manifest) -> bool:
+        """Whether the node runs what an image is assumed to be under `scheduler.pending: assume`."""
+        image = Image(host="", repository="", form="index", platforms=self.config.scheduler.assume)
+        return runs_on(image, node, self.config.placement.compatibility)
 
     def is_by_compatibility(self, life: Life) -> bool:
         """Whether the pod's node runs its images by `placement.compatibility` alone, which may be wrong."""

@@ -1,6 +1,7 @@
 """Promises about the replicas themselves: health, logs, ends, and what they keep and ask."""
 
 import asyncio
+import math
 from collections import Counter
 
 from extender.placement.gate import UnknownImages
@@ -9,6 +10,7 @@ from tests.worlds.findings import Filtered
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Mode
+from tests.worlds.scheduling_queue import priority_of
 from tests.worlds.truth import is_gated, owner_kind, references
 
 _NOT_IN_VIEW = "not in view yet"  # of a node that the service does not see yet, whatever the images are
@@ -20,6 +22,8 @@ _SIGHT = ("api", "replica", "right:list", "right:watch", "rollout", "watch")
 _NOTICED_SECONDS = 100.0
 _MISSED_SECONDS = 125.0  # a watch is lost after 90 s, and a pod that is older than 30 s was missed by it
 _OVERDUE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal that fails for 5 s makes nobody able
+_AWAY_SECONDS = 31.0  # for longer than images may be pending
+_LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
 _SETTLED_SECONDS = 40.0  # in which a replica that starts sees the cluster, proves its rights, and somebody leads
 
 
@@ -168,15 +172,31 @@ class FilterIsRight(Invariant):
     floor = 60
 
     def start(self) -> None:
+        self._asked_at: dict[str, float] = {}
+        self._returned: set[str] = set()
         self.world.on_filtered.append(self._filtered)
 
     def _filtered(self, life: Life, filtered: Filtered) -> None:
+        world, is_back = self.world, self._is_back(life)
         self._judge_observed(life, filtered)
         if not filtered.error:
             self._judge_texts(life, filtered.refused)
-            is_kept = self.world.keeps_all_images() or self.world.is_retried(life)
-            if is_kept and self._is_decided(life):
+            is_kept = world.keeps_all_images() or world.is_retried(life)
+            if not is_kept or not self._is_decided(life):
+                return
+            if world.is_at_hand(life):
                 self._judge_nodes(life, filtered)
+            elif is_back and world.is_known(life.pod, 20.0):
+                self._judge_return(life, filtered)
+
+    def _is_back(self, life: Life) -> bool:
+        """Whether a pod without priority comes back for the first time, after longer than images may be pending."""
+        last, self._asked_at[life.uid] = self._asked_at.get(life.uid, math.inf), self.world.now
+        is_back = self.world.now - last > _AWAY_SECONDS + self.world.config.scheduler.wait_seconds
+        is_first = is_back and life.uid not in self._returned
+        if is_back:
+            self._returned.add(life.uid)
+        return is_first and not priority_of(life.pod)
 
     def _judge_observed(self, life: Life, filtered: Filtered) -> None:
         world, refused = self.world, filtered.refused
@@ -199,19 +219,26 @@ class FilterIsRight(Invariant):
         world = self.world
         if world.mode_of(life) != "enforce" or not world.is_calm(life, 20.0) or not world.is_plain(life.pod):
             return False
-        if not world.is_at_hand(life):
-            return False
         return not (any(map(world.contents.has_changed, references(life.pod))) or world.prefers_by_filter())
 
-    def _judge_nodes(self, life: Life, filtered: Filtered) -> None:
+    def _judge_return(self, life: Life, filtered: Filtered) -> None:
+        """Who comes back is judged by a look-up that is waited for, or as pending once more."""
+        scheduler = self.world.config.scheduler
+        if scheduler.wait_seconds >= _LOOKUP_SECONDS:
+            self._judge_nodes(life, filtered)
+        elif scheduler.pending == "assume":
+            self._judge_nodes(life, filtered, may_assume=True)
+
+    def _judge_nodes(self, life: Life, filtered: Filtered, *, may_assume: bool = False) -> None:
         world = self.world
         nodes = {node["metadata"]["name"]: node for node in world.nodes()}
         known = [name for name in (*filtered.passed, *filtered.refused) if name in nodes]
         for name in known:
             if world.joined_before(name, 5.0):
-                is_right = world.runs_all(life.pod, nodes[name])
                 text = filtered.refused.get(name, "")
-                self.check(is_right != bool(text), "filter is wrong about a node", pod=life.key, node=name, text=text)
+                is_right = world.runs_all(life.pod, nodes[name]) != bool(text)
+                is_assumed = may_assume and world.is_assumed(nodes[name]) != bool(text)
+                self.check(is_right or is_assumed, "filter is wrong about a node", pod=life.key, node=name, text=text)
 
 
 class GentleToRegistries(Invariant):

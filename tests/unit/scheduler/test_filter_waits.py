@@ -1,4 +1,4 @@
-"""When a filter call waits for an image that is being looked up."""
+"""When a filter call waits for an image that is being looked up, and for how long one is pending."""
 
 from typing import Any
 
@@ -41,22 +41,32 @@ class View:
 class World:
     """Verbs that always get the same answer, a view, and a clock."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, *, wait_seconds: float = 0.1) -> None:
         self.clock = Clock(0.0)
         anybody: Any = None
         view: Any = View()
         resolver = Resolver(anybody, size=10, tag_seconds=900, stale_seconds=86400, clock=self.clock, random=float)
         self.pods = Answering(resolver, Keyring(), Policy(), lambda _: {}, lambda: None, answer=answer)
         self._verbs = SchedulerVerbs(
-            self.pods, nodes=view, wait_seconds=0.1, pending_limit_seconds=30, clock=self.clock
+            self.pods, nodes=view, wait_seconds=wait_seconds, pending_limit_seconds=30, clock=self.clock
         )
 
     async def filter(self, uid: str) -> str:
         """Asks about a pod and the node; returns the outcome."""
-        spec = {"containers": [{"image": "registry.example.com/a"}]}
-        pod = {"metadata": {"uid": uid, "namespace": "team"}, "spec": spec}
-        reply = await self._verbs.filter(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": ["amd"]}))
+        reply = await self._verbs.filter(msgspec.json.encode({"Pod": _pod(uid), "Nodes": None, "NodeNames": ["amd"]}))
         return reply.outcome
+
+    async def preempt(self, uid: str) -> bool:
+        """Whether pods may be evicted from the node for a pod."""
+        victims = {"amd": {"Pods": [{"UID": "victim"}], "NumPDBViolations": 0}}
+        body = {"Pod": _pod(uid), "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        reply = await self._verbs.preempt(msgspec.json.encode(body))
+        return b"victim" in reply.body
+
+
+def _pod(uid: str) -> dict[str, Any]:
+    spec = {"containers": [{"image": "registry.example.com/a"}]}
+    return {"metadata": {"uid": uid, "namespace": "team"}, "spec": spec}
 
 
 async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
@@ -98,3 +108,46 @@ async def test_a_pod_whose_images_were_known_waits_anew_once_one_is_not() -> Non
         msgspec.structs.force_setattr(world.pods, "answer", answer)
         assert await world.filter("a") == outcome
         assert [each for each in world.pods.waits if each] == waits
+
+
+@pytest.mark.parametrize("wait_seconds", [0, 0.1])
+async def test_a_pod_that_comes_back_is_pending_once_more_while_its_image_is_looked_up(wait_seconds: float) -> None:
+    """Its image was missing, and what memory held of that is older than it may be: it may be there by now."""
+    world = World(Failure(Cause.MISSING, ""), wait_seconds=wait_seconds)
+    await world.filter("a")
+    msgspec.structs.force_setattr(world.pods, "answer", None)
+    for world.clock.now, waits, outcome in (
+        (300.0, [wait_seconds], "error"),
+        (310.0, [], "error"),
+        (331.0, [], "answered"),
+        (650.0, [wait_seconds], "answered"),
+    ):
+        world.pods.waits.clear()
+        assert await world.filter("a") == outcome
+        assert [each for each in world.pods.waits if each] == [each for each in waits if each]
+
+
+async def test_a_failure_that_holds_is_none_to_wait_for_when_its_pod_comes_back() -> None:
+    """It was found lately, and the pod has waited for long enough."""
+    world = World(Failure(Cause.UNAVAILABLE, ""))
+    await world.filter("a")
+    world.clock.now = 300.0
+    assert await world.filter("a") == "answered"
+
+
+async def test_nobody_is_evicted_for_a_pod_that_comes_back_before_its_image_is_looked_up() -> None:
+    """Nor by filter and preempt of one attempt, which follow each other."""
+    world = World(Failure(Cause.MISSING, ""))
+    assert not await world.preempt("a")
+    msgspec.structs.force_setattr(world.pods, "answer", None)
+    for world.clock.now, may_evict in ((300.0, False), (300.1, False), (650.0, True)):
+        assert await world.preempt("a") is may_evict
+
+
+async def test_a_pod_that_is_tried_all_the_time_does_not_come_back() -> None:
+    """kube-scheduler tries it again after 10 s at most, and each time a lookup is under way."""
+    world = World(None)
+    outcomes = []
+    for world.clock.now in range(0, 100, 10):
+        outcomes.append(await world.filter("a"))
+    assert outcomes == ["error"] * 3 + ["answered"] * 7
