@@ -15,8 +15,9 @@ from tests.unit.placement.kube_scheduler import allows
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import ApiServer
-from tests.worlds.choices import EXEMPT_CLASS, OPERATOR_LOGIN, PRIVATE_HOST, listens
+from tests.worlds.choices import EXEMPT_CLASS, LEASE, OPERATOR_LOGIN, PRIVATE_HOST, listens
 from tests.worlds.findings import Filtered, Violation
+from tests.worlds.installation import NAMESPACE
 from tests.worlds.kubelets import Kubelets
 from tests.worlds.lives import Life, Lives, copied
 from tests.worlds.node_rules import NodeInfo, filter_node
@@ -112,6 +113,7 @@ class Circumstances:
         self.election = None
         self.violations: list[Violation] = []
         self.ending: list[Replica] = []
+        self.ended_after: dict[Replica, float] = {}
         self.on_annotated: list[Callable[[str, dict[str, str | None]], None]] = []
         self.on_applied: list[Callable[[Applied, Manifest | None, Manifest | None, str], None]] = []
         self.on_sent: list[Callable[[str, Manifest, str, str], None]] = []
@@ -186,6 +188,12 @@ class Circumstances:
             ),
             default=math.inf,
         )
+
+    def leader(self) -> int:
+        """The place of the replica that holds the Lease; of the first where nobody does."""
+        lease = self.api.get("Lease", NAMESPACE, LEASE) or {}
+        holder = str((lease.get("spec") or {}).get("holderIdentity"))
+        return next((number for number, each in enumerate(self.replicas) if holder.startswith(f"{each.name}_")), 0)
 
     # Namespaces and modes
 

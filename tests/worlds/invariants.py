@@ -34,6 +34,7 @@ from tests.worlds.promises_of_reviews import (
 )
 from tests.worlds.promises_of_service import (
     BackToTheFloor,
+    EndsInOrder,
     EndsInTime,
     FilterIsRight,
     GentleToRegistries,
@@ -69,6 +70,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     NamespacesWordAtCreation,
     ReplicasAgree,
     EndsInTime,
+    EndsInOrder,
     SecondPass,
     HeldForGoodReason,
     OthersGatesStay,

@@ -23,6 +23,9 @@ class Invariant:
     async def finish(self) -> None:
         """Called after the quiet time."""
 
+    def end(self) -> None:
+        """Called once all replicas have been ended."""
+
     def check(self, holds: bool, what: str, **fields: Any) -> bool:
         """Counts a check whose precondition is met, and notes a violation unless the promise `holds`."""
         self.checks += 1

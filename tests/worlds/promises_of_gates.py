@@ -226,26 +226,40 @@ class OthersGatesStay(Invariant):
     floor = 1
 
     def start(self) -> None:
+        self._judged: set[str] = set()
         self.world.lives.on_ungated.append(self._ungated)
+        self.world.every(5.0, self._look)
+
+    def _look(self) -> None:
+        """A pod that has been held for so long that the limit would have come, had it counted."""
+        for life in self.world.lives:
+            due_at = life.created_at + self.world.config.admission.gate.limit_seconds + _PATIENCE_SECONDS
+            is_late = life.is_held and self.world.now > due_at and life.uid not in self._judged
+            if is_late and self._is_asked(life, life.pod) and self._may_wait(life):
+                self._judged.add(life.uid)
+                self.check(True, "")
 
     def _ungated(self, life: Life, before: Manifest) -> None:
+        if self._is_asked(life, before):
+            self.check(not self._may_wait(life), "ungated while others hold it and an image is not known", pod=life.key)
+
+    def _is_asked(self, life: Life, pod: Manifest) -> bool:
         world = self.world
-        if not other_gates(before) or world.changed_by_others(life) or not world.is_settled(life.namespace):
-            return
-        gate = admission_settings_of(world.config).gate
-        if gate.unknown is not UnknownImages.GATE or world.mode_of(life) != "enforce":
-            return
-        if world.unknown_choice(life) in ("pass", "assume"):
-            return
-        is_known = all(world.stated(each) or world.contents.image(each) for each in references(life.pod))
+        if not other_gates(pod) or world.changed_by_others(life) or not world.is_settled(life.namespace):
+            return False
+        if world.config.admission.unknown is not UnknownImages.GATE or world.mode_of(life) != "enforce":
+            return False
+        return world.unknown_choice(life) not in ("pass", "assume") and world.wrongs.is_quiet("right", "patches")
+
+    def _may_wait(self, life: Life) -> bool:
+        """Whether an image that is not known may come, and would decide."""
+        world, images = self.world, references(life.pod)
+        is_known = all(world.stated(each) or world.contents.image(each) for each in images)
         # No image that is not known yet makes an impossible pod possible.
-        is_certain = is_known or gate.after is AfterGate.ASSUME or world.is_settled_by_known(life.sent)
-        if not world.wrongs.is_quiet("right", "patches"):
-            return
-        if not is_certain and all(world.could_come(each, life.pod) for each in references(life.pod)):
-            self.check(False, "ungated while others hold it and an image is not known", pod=life.key)
-        else:
-            self.check(True, "")
+        is_assumed = admission_settings_of(world.config).gate.after is AfterGate.ASSUME
+        if is_known or is_assumed or world.is_settled_by_known(life.sent):
+            return False
+        return all(world.could_come(each, life.pod) for each in images)
 
 
 class NamespacesWord(Invariant):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.unit.placement.kube_scheduler import allows
+from tests.worlds.findings import Filtered
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.node_rules import untolerated
@@ -10,6 +11,7 @@ from tests.worlds.plan import Manifest
 from tests.worlds.truth import (
     IMPOSSIBLE,
     LABEL,
+    NOT_IN_VIEW,
     REASON,
     annotation,
     is_gated,
@@ -211,20 +213,33 @@ class OwnLogins(Invariant):
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)
         self.world.lives.on_ungated.append(lambda life, _: self._look(life))
+        self.world.on_filtered.append(self._filtered)
 
     def _look(self, life: Life) -> None:
-        world, pod = self.world, life.pod
-        used = references(pod)
-        if len(used) != 1 or world.changed_by_others(life) or world.has_word(pod):
-            return
-        image = world.contents.image(used[0])
-        if image is None or not image.login or world.contents.login_since(pod, image) is not None:
-            return
-        if world.assumes(life) or world.contents.was_open_for(pod, image):
+        pod = life.pod
+        if not self.world.is_reviewed(life) or not self._is_foreign(life):
             return
         for part in ("affinity", "nodeSelector"):
             self.check(pod["spec"].get(part) == life.sent["spec"].get(part), "an image counts that it may not pull",
-                       pod=life.key, image=used[0], part=pod["spec"].get(part))  # fmt: skip
+                       pod=life.key, part=pod["spec"].get(part))  # fmt: skip
+
+    def _filtered(self, life: Life, filtered: Filtered) -> None:
+        if self._is_foreign(life) and not filtered.error:
+            refused = {node: why for node, why in filtered.refused.items() if why != NOT_IN_VIEW}
+            self.check(not refused, "a node is refused for an image that it may not pull", pod=life.key,
+                       refused=refused)  # fmt: skip
+
+    def _is_foreign(self, life: Life) -> bool:
+        """Whether its only image is known by a login of another namespace, and its own have never opened it."""
+        world, pod = self.world, life.pod
+        used = references(pod)
+        if len(used) != 1 or world.changed_by_others(life) or world.has_word(pod) or world.assumes(life):
+            return False
+        image = world.contents.image(used[0])
+        if image is None or not image.login or world.contents.was_open_for(pod, image):
+            return False
+        is_own = world.contents.login_since(pod, image) is not None
+        return not is_own and any(reference == used[0] for _, reference in world.contents.learned)
 
 
 class ImpossiblePods(Invariant):

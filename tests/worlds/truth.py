@@ -15,6 +15,8 @@ GATE, LABEL = f"{PREFIX}platforms", f"{PREFIX}gated"
 REASON, ADDED, MODE = f"{PREFIX}reason", f"{PREFIX}added", f"{PREFIX}mode"
 IMPOSSIBLE = "no-common-platform"
 """In the required node affinity of a pod that can run nowhere."""
+NOT_IN_VIEW = "not in view yet"
+"""Why a node is refused that the service does not see yet, whatever the images are."""
 CRITICAL = ("system-node-critical", "system-cluster-critical")
 
 

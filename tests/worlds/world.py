@@ -34,7 +34,7 @@ from tests.worlds.kubelets import Kubelets
 from tests.worlds.lives import SENDING, Life, Lives, Sent, copied
 from tests.worlds.objects import namespace_object, secret_object
 from tests.worlds.observed import observing
-from tests.worlds.plan import ExtenderConfig, Manifest, Mode, Plan
+from tests.worlds.plan import ExtenderConfig, Manifest, Mode, Plan, ReplicaTerminated
 from tests.worlds.probes import Probes
 from tests.worlds.registries import Registries
 from tests.worlds.replicas import SCHEDULER_PORT, Replica
@@ -158,6 +158,9 @@ class World(Circumstances):
                 await asyncio.sleep(_FLUSHED_SECONDS)
             for invariant in self.invariants:
                 await invariant.finish()
+            await self._end()
+            for invariant in self.invariants:
+                invariant.end()
             outcome = Outcome(
                 self.violations,
                 Counter({each.name: each.checks for each in self.invariants}),
@@ -169,6 +172,16 @@ class World(Circumstances):
                 replica.kill()
             raise _Over(outcome)
         raise AssertionError
+
+    async def _end(self) -> None:
+        """Ends all replicas, in order where nothing is wrong."""
+        if not self.wrongs.is_quiet():
+            return
+        for number in range(len(self.replicas)):
+            self.wrongs.note(ReplicaTerminated(at=self.now, replica=number))
+        running = self.running()
+        seconds = await asyncio.gather(*(each.terminate() for each in running))
+        self.ended_after = dict(zip(running, seconds, strict=True))
 
     def _is_pod_left(self) -> bool:
         return any(life.is_there and not life.is_held and life.bound_at is None for life in self.lives)
