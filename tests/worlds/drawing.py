@@ -6,7 +6,7 @@ Each part of a plan has a generator of its own, so that what is drawn of one cha
 import base64
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from tests.worlds.choices import (
@@ -230,6 +230,12 @@ def draw_cluster(draw: Draw, *, odd: bool, tainted: float, slots: int) -> None:
         if draw.mode is Mode.SECOND and chance.random() < 0.8:
             labels = {"multiarch-extender.io/scheduler": SECOND_SCHEDULER}
         draw.namespaces.append(Namespace(name=team, annotations=annotations, labels=labels))
+
+
+def draw_bystanders(draw: Draw) -> Iterator[Applied]:
+    """Pods that come before anything goes wrong, so that each world's settings are met by some in peace."""
+    for at in (0.2, 0.4):
+        yield draw.apply(draw.pod([draw.known(draw.one(USUAL[1:]))], share=0.0), at)
 
 
 def draw_kubernetes(draw: Draw, *, guards: bool, injects: str) -> KubernetesConfig:

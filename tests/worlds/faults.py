@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tests.worlds.choices import PRIVATE_HOST, PUBLIC_HOST
 from tests.worlds.drawing import Draw
 from tests.worlds.plan import (
+    LEADER,
     AnyEvent,
     ApiFault,
     FetcherStopped,
@@ -20,7 +21,10 @@ from tests.worlds.plan import (
 
 
 def draw_faults(draw: Draw, kinds: Sequence[str], replicas: int, limit_seconds: float) -> Iterator[AnyEvent]:
-    """One or two faults of these kinds, if there are any; each ends before the plan's last event has to."""
+    """One or two faults of these kinds, if there are any; each ends before the plan's last event has to.
+
+    In some worlds who leads ends at last, so that another has the held pods which are left.
+    """
     chance = draw.part("faults")
     for _ in range(chance.choice((1, 1, 1, 2, 2)) if kinds else 0):
         kind = chance.choice(kinds)
@@ -30,6 +34,8 @@ def draw_faults(draw: Draw, kinds: Sequence[str], replicas: int, limit_seconds: 
         seconds = round(min(chance.choice((2.0, 6.0, 15.0, 40.0, 1.4 * limit_seconds, 100.0, 117.0)), 118.0 - at), 1)
         host = chance.choice((PUBLIC_HOST, PRIVATE_HOST)) if draw.theme == "private" else PUBLIC_HOST
         yield _FAULTS[kind](chance, at, seconds, chance.randrange(replicas), host)
+    if chance.random() < 0.25:
+        yield ReplicaTerminated(at=116.0, replica=LEADER)
 
 
 def _fail_registry(chance: random.Random, at: float, seconds: float, _replica: int, host: str) -> AnyEvent:
@@ -60,7 +66,7 @@ def _deny(chance: random.Random, at: float, seconds: float, _replica: int, _host
 
 
 def _end_replica(chance: random.Random, at: float, _seconds: float, replica: int, _host: str) -> AnyEvent:
-    is_killed = chance.random() < 0.5
+    is_killed = chance.random() < 0.35
     return ReplicaKilled(at=at, replica=replica) if is_killed else ReplicaTerminated(at=at, replica=replica)
 
 

@@ -13,6 +13,7 @@ from tests.worlds.installation import install, refuse_patches
 from tests.worlds.lives import copied
 from tests.worlds.objects import secret_object
 from tests.worlds.plan import (
+    LEADER,
     AnyEvent,
     ApiFault,
     Applied,
@@ -48,6 +49,8 @@ _ADMIN = "admin"
 
 async def happen(world: Circumstances, event: AnyEvent) -> None:
     """Has the event happen, and what is wrong through it end after its time."""
+    if isinstance(event, ReplicaKilled | ReplicaTerminated) and event.replica == LEADER:
+        event = msgspec.structs.replace(event, replica=world.leader())
     world.trace("plan", type(event).__name__, **_shown(event))
     world.wrongs.note(event)
     await _HAPPENINGS[type(event)](world, event)

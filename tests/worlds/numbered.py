@@ -3,7 +3,7 @@
 import json
 
 from tests.worlds.choices import draw_settings
-from tests.worlds.drawing import Draw, draw_cluster, draw_kubernetes, in_order, operator_files
+from tests.worlds.drawing import Draw, draw_bystanders, draw_cluster, draw_kubernetes, in_order, operator_files
 from tests.worlds.faults import draw_faults
 from tests.worlds.plan import Plan
 from tests.worlds.themes import THEMES
@@ -26,7 +26,7 @@ def plan_of(number: int) -> Plan:
     chance = draw.part("settings")
     settings = draw_settings(chance, mode, theme.favourites, {**theme.forced, **variant})
     replicas = max(theme.least_replicas, chance.choice((1, *range(1, theme.most_replicas + 1))))
-    events = list(theme.events(draw))
+    events = [*theme.events(draw), *draw_bystanders(draw)]
     guards = "admission.guard_daemon_sets=true" in settings
     kubernetes = draw_kubernetes(draw, guards=guards, injects=draw.known() if name == "injected" else "")
     events += draw_faults(draw, () if is_calm else theme.faults, replicas, limit_of(settings))

@@ -12,6 +12,8 @@ import msgspec
 
 Manifest = dict[str, Any]
 """An object of Kubernetes, as its API has it in JSON."""
+LEADER = -1
+"""In place of a replica's number: the one that holds the Lease by then, or the first where none does."""
 
 
 class Mode(enum.StrEnum):

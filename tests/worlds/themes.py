@@ -21,6 +21,7 @@ from tests.worlds.drawing import (
 )
 from tests.worlds.lives import copied
 from tests.worlds.plan import (
+    LEADER,
     AnyEvent,
     Deleted,
     GateRemoved,
@@ -116,17 +117,18 @@ def _late(draw: Draw) -> Iterator[AnyEvent]:
 
 def _limit(draw: Draw) -> Iterator[AnyEvent]:
     """What others do with pods that wait: their own gates, the label, another image."""
-    late = draw.image()
+    soon, late, never = draw.image(), draw.image(), draw.image()
+    yield ImagePushed(at=draw.when(5.0, 15.0), image=soon)
     if draw.maybe(0.7):
         yield ImagePushed(at=draw.when(30.0, 60.0), image=late)
-    for _ in range(draw.one((6, 8))):
-        images = draw.one(([draw.known()], [late.reference], [draw.known(), late.reference]))
+    for _ in range(draw.one((7, 9))):
+        images = draw.one(([draw.known()], [draw.one((soon, late, never)).reference], [draw.known(), late.reference]))
         more = draw.placement()
-        if draw.maybe(0.6):
+        if draw.maybe(0.75):
             more["schedulingGates"] = [{"name": QUOTA_GATE}]
-        yield draw.apply(draw.pod(images, **more), draw.when(2.0, 50.0))
+        yield draw.apply(draw.pod(images, **more), draw.when(1.0, 40.0))
     for team in TEAMS:
-        yield GateRemoved(at=draw.when(60.0), namespace=team, name=QUOTA_GATE)
+        yield GateRemoved(at=draw.when(95.0, 115.0), namespace=team, name=QUOTA_GATE)
     if draw.maybe(0.3):
         yield LabelRemoved(at=draw.when(), namespace=draw.team())
     if draw.maybe(0.3):
@@ -186,9 +188,9 @@ def _preempt(draw: Draw) -> Iterator[AnyEvent]:
     used = [draw.known(platforms) for platforms in USUAL]
     for image in used:
         yield draw.apply(draw.pod([image], share=0.0), 1.0)
-    for _ in range(6):
+    for _ in range(8):
         image = draw.one((*used, draw.known()))
-        yield draw.apply(draw.pod([image], priorityClassName=HIGH_CLASS), draw.when(25.0))
+        yield draw.apply(draw.pod([image], share=0.05, priorityClassName=HIGH_CLASS), draw.when(25.0))
 
 
 def _daemons(draw: Draw) -> Iterator[AnyEvent]:
@@ -199,7 +201,7 @@ def _daemons(draw: Draw) -> Iterator[AnyEvent]:
             manifest["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
         yield draw.apply(manifest, by=draw.one(("create", "client-apply", "server-apply")), times=draw.one((1, 2)))
     everywhere = draw.workload("DaemonSet", [draw.known(draw.one(USUAL))], tolerations=[{"operator": "Exists"}])
-    yield draw.apply(everywhere, 3.0)
+    yield draw.apply(everywhere, 0.5)
     late = draw.image(draw.one(USUAL))
     yield draw.apply(draw.workload("DaemonSet", [late.reference]))
     yield ImagePushed(at=draw.when(), image=late)
@@ -310,6 +312,11 @@ def _private(draw: Draw) -> Iterator[AnyEvent]:
         chosen = [draw.one(images).reference, *([draw.known()] if draw.maybe(0.3) else [])]
         secrets = [{"name": PULL_SECRET}] if draw.maybe(0.8) else []
         yield draw.apply(draw.pod(chosen, imagePullSecrets=secrets, **draw.placement()))
+    for image in images:  # who may pull it has it known before another wants it
+        for team in sorted(TEAMS, key=lambda team: LOGINS[team] != image.login):
+            first, last = (1.0, 3.0) if LOGINS[team] == image.login else (8.0, 60.0)
+            manifest = draw.pod([image.reference], team, share=0.0, imagePullSecrets=[{"name": PULL_SECRET}])
+            yield draw.apply(manifest, draw.when(first, last))
 
 
 def _tags(draw: Draw) -> Iterator[AnyEvent]:
@@ -356,6 +363,7 @@ def _nodes(draw: Draw) -> Iterator[AnyEvent]:
     """Nodes that join together, leave, and get other labels and taints."""
     yield from _pods(draw, draw.one((5, 8)), lambda: [draw.known()])
     yield draw.apply(draw.workload("Deployment", [draw.known()]))
+    yield draw.apply(draw.workload("DaemonSet", [draw.known(draw.one(USUAL))]), 0.5)
     joined_at = draw.when(15.0, 45.0)
     if draw.mode.has_verbs and draw.maybe(0.5):  # the service sees none of them
         yield WatchFault(at=joined_at - 1.0, seconds=60.0, resource="nodes", what="silent")
@@ -389,7 +397,7 @@ def _leading(draw: Draw) -> Iterator[AnyEvent]:
 def _takeover(draw: Draw) -> Iterator[AnyEvent]:
     """Pods that are held while nobody leads, and are past their limit once somebody does, to whom they are new."""
     at = draw.when(3.0, 20.0)
-    yield ReplicaKilled(at=at, replica=0)
+    yield ReplicaKilled(at=at, replica=LEADER)
     for _ in range(6):
         manifest = draw.pod([draw.known(draw.one(USUAL))], share=0.0, **draw.placement())
         yield draw.apply(manifest, draw.when(at + 0.5, at + 4.5))
@@ -401,9 +409,11 @@ def _rollout(draw: Draw) -> Iterator[AnyEvent]:
     late = draw.image()
     yield ImagePushed(at=draw.when(), image=late)
     yield from _pods(draw, draw.one((6, 9)), lambda: draw.one(([draw.known()], [late.reference])))
-    for _ in range(draw.one((2, 3))):
-        at, replica = draw.when(10.0), draw.one((0, 0, 1))
+    for _ in range(draw.one((4, 5))):
+        at, replica = draw.when(10.0), draw.one((0, LEADER))
         yield ReplicaKilled(at=at, replica=replica) if draw.maybe(0.3) else ReplicaTerminated(at=at, replica=replica)
+        for image in (draw.known(), late.reference):  # who is held and asked about meanwhile
+            yield draw.apply(draw.pod([image], share=0.0), draw.when(at - 1.0, at + 2.0))
     if draw.maybe(0.7):
         changes = ("admission.unknown=pass", "admission.unknown=gate", "placement.mode=observe")
         change = f"{_LIMIT}=12" if draw.mode.has_policy else draw.one(changes)
@@ -474,8 +484,8 @@ THEMES: Mapping[str, Theme] = {
         tainted=0.5, calm=0.9,
     ),
     "limit": Theme(
-        events=_limit, faults=(*_OUTAGES, "refused"), modes=_GATING, forced=_GATE,
-        favourites=(_LIMIT, "scheduler.unknown", "scheduler.assume"),
+        events=_limit, faults=(*_OUTAGES, "refused"), modes=_GATING, forced=_GATE, calm=0.25,
+        favourites=("scheduler.unknown", "scheduler.assume"), variants=({_LIMIT: "20"}, {_LIMIT: "8"}, {_LIMIT: "60"}),
     ),
     "unable": Theme(
         events=_unable, faults=("registry",), modes=(Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND), forced=_GATE,
@@ -490,11 +500,15 @@ THEMES: Mapping[str, Theme] = {
         favourites=("scheduler.pending", "scheduler.unknown", "scheduler.wait_seconds", "scheduler.assume"), odd=True,
         calm=0.4,
     ),
-    "preempt": Theme(events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0, calm=0.6,
-                     favourites=("admission.node_affinity", "scheduler.pending")),
+    "preempt": Theme(
+        events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0, calm=0.7,
+        forced={"placement.mode": '"enforce"'}, favourites=("admission.node_affinity", "scheduler.pending"),
+    ),
     "daemons": Theme(
-        events=_daemons, faults=("registry", "watch", "network"), modes=_REVIEWING,
-        forced={"admission.guard_daemon_sets": "true"}, favourites=("admission.impossible", "admission.unknown"),
+        events=_daemons, faults=("registry", "watch", "network", "replica"), calm=0.5,
+        modes=(Mode.WEBHOOK, Mode.BOTH, Mode.DEFAULT_AND_WEBHOOK, *_REVIEWING),
+        forced={"admission.guard_daemon_sets": "true", "placement.mode": '"enforce"'},
+        favourites=("admission.impossible", "admission.unknown"),
     ),
     "templates": Theme(
         events=_templates, faults=("registry", "api", "replica"), modes=_REVIEWING,
@@ -515,17 +529,21 @@ THEMES: Mapping[str, Theme] = {
         favourites=("placement.preference", "placement.preference_by", "admission.node_affinity"),
     ),
     "private": Theme(
-        events=_private, faults=("registry", "secrets", "fetcher"),
+        events=_private, faults=("registry", "secrets", "fetcher", "replica"), calm=0.3,
         favourites=("registry.pull_secrets", "registry.docker_config", "admission.unknown"),
+        variants=({}, {"scheduler.pending": '"pass"', "scheduler.unknown": '"pass"'}),
     ),
     "tags": Theme(
         events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"},
         modes=(*_REVIEWING, Mode.WEBHOOK, Mode.DEFAULT), variants=({"admission.guard_daemon_sets": "true"}, {}),
     ),
-    "nodes": Theme(events=_nodes, faults=("watch", "api", "network"), favourites=("admission.node_affinity",)),
+    "nodes": Theme(
+        events=_nodes, faults=("watch", "api", "network", "replica"), favourites=("admission.node_affinity",),
+        variants=({}, {"admission.guard_daemon_sets": "true"}),
+    ),
     "rollout": Theme(
         events=_rollout, faults=("api", "network", "registry"), favourites=(_LIMIT, "shutdown.grace_seconds"),
-        most_replicas=3, modes=(*_GATING, Mode.SECOND),
+        most_replicas=3, modes=(*_GATING, Mode.SECOND), calm=0.6,
     ),
     "leading": Theme(
         events=_leading, faults=("registry", "fetcher"), modes=_GATING, forced=_GATE,
@@ -533,7 +551,7 @@ THEMES: Mapping[str, Theme] = {
     ),
     "takeover": Theme(
         events=_takeover, faults=("registry", "fetcher"), modes=(Mode.POLICY,), forced={_LIMIT: "8"},
-        favourites=("admission.tolerations",), least_replicas=2, calm=0.7,
+        favourites=("admission.tolerations",), least_replicas=2, calm=0.9,
     ),
     "impossible": Theme(
         events=_impossible, faults=("registry", "api", "refused"), modes=(*_GATING, Mode.SECOND), calm=0.5,
