@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from testbed import api_client
-from testbed.memory_http import Client
+from testbed.memory_http import Client, serve_http
 from testbed.memory_network import run_in_memory
 from testbed.objects import KubernetesObject
 from tests.e2e.world import World
@@ -191,7 +191,7 @@ def played(steps: Sequence[Step]) -> list[Seen]:
 
     async def main(network: Any) -> list[Seen]:
         api = ApiServer(network, Trace(network.loop.time), random.Random(1))
-        ApiRequests(api, network, random.Random(2), lambda _: "author")
+        serve_http(network, HOST, PORT, ApiRequests(api, random.Random(2), lambda _: "author").answer)
         put_in_place(api, "Namespace", {"metadata": {"name": "default"}})
         client = Client(network, "10.0.0.9")
 

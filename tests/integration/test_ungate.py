@@ -36,7 +36,9 @@ def gated(name: str, gates: list[str], labels: dict[str, str]) -> Document:
 
 def stored(api: ApiServer, name: str) -> tuple[list[str], list[str]]:
     found = api.find(PODS, name)
-    return [gate["name"] for gate in found["spec"]["schedulingGates"]], sorted(found["metadata"]["labels"])
+    return [gate["name"] for gate in found["spec"].get("schedulingGates", [])], sorted(
+        found["metadata"].get("labels", {})
+    )
 
 
 @pytest.fixture

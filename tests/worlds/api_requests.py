@@ -10,11 +10,10 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from testbed.memory_http import Request, Response, serve_http
-from testbed.memory_network import Network
+from testbed.memory_http import Request, Response
 from tests.worlds.api_errors import ApiError, bad_request, internal_error, not_found
 from tests.worlds.api_kinds import BY_PLURAL, KINDS, Document, Target, target_of
-from tests.worlds.api_server import APPLY_PATCH, HOST, PORT, ApiServer
+from tests.worlds.api_server import APPLY_PATCH, ApiServer
 from tests.worlds.api_storage import Stored, Watch, decode, encode
 from tests.worlds.selectors import parse_selectors
 
@@ -26,9 +25,9 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class ApiRequests:
-    """Serves an ApiServer at its address until the network ends. Faults concern requests over HTTP alone."""
+    """Answers requests over HTTP to an ApiServer. Faults concern these alone."""
 
-    def __init__(self, api: ApiServer, network: Network, chance: random.Random, user: Callable[[str], str]) -> None:
+    def __init__(self, api: ApiServer, chance: random.Random, user: Callable[[str], str]) -> None:
         """`user` names the account of a caller's address."""
         self._api = api
         self._chance = chance
@@ -39,7 +38,6 @@ class ApiRequests:
         self._error_rate = 0.0
         self.received: dict[tuple[str, str], int] = {}
         """How many requests came, by verb and resource."""
-        self._server = serve_http(network, HOST, PORT, self._answer)
 
     # Faults, each until it is taken back. A resource is its plural or its kind.
 
@@ -76,7 +74,8 @@ class ApiRequests:
         """Whether the right is there."""
         return (verb, kind) not in self._denied
 
-    async def _answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
+        """The answer to one request, which is a Status for one that is refused."""
         try:
             if self._slow_seconds:
                 await asyncio.sleep(self._slow_seconds)

@@ -233,7 +233,12 @@ class Watch:
     def end_with(self, status: Document) -> None:
         """Sends an error and ends."""
         self._send("ERROR", encode(status))
+        self.end()
+
+    def end(self) -> None:
+        """Ends in good order."""
         self._is_over = True
+        self._has_news.set()
 
     def cut(self) -> None:
         """Breaks the connection."""
@@ -241,7 +246,11 @@ class Watch:
         self._has_news.set()
 
     def _send(self, event: str, encoded: bytes) -> None:
-        self._lines.append(b'{"type":"%b","object":%b}\n' % (event.encode(), encoded))
+        self.say(b'{"type":"%b","object":%b}\n' % (event.encode(), encoded))
+
+    def say(self, line: bytes) -> None:
+        """Sends a line."""
+        self._lines.append(line)
         self._has_news.set()
 
     async def lines(

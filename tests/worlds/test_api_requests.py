@@ -15,6 +15,7 @@ from extender.cluster.listwatch import ListWatch, Resource
 from extender.cluster.own_rights import is_allowed
 from extender.cluster.views import NAMESPACES, PENDING
 from extender.kubernetes.api_groups import ResourceAttributes
+from testbed.memory_http import serve_http
 from testbed.memory_network import run_in_memory
 from tests.worlds.api_kinds import Document
 from tests.worlds.api_requests import ApiRequests
@@ -51,7 +52,8 @@ class Served:
     def __init__(self, network: Any) -> None:
         self.network = network
         self.api = ApiServer(network, Trace(network.loop.time), random.Random(1))
-        self.requests = ApiRequests(self.api, network, random.Random(2), lambda _: "us")
+        self.requests = ApiRequests(self.api, random.Random(2), lambda _: "us")
+        serve_http(network, HOST, PORT, self.requests.answer)
         put_in_place(self.api, "Namespace", {"metadata": {"name": "default"}})
         access = Access(url=f"http://{HOST}:{PORT}", tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), authorize=_no_headers)
 

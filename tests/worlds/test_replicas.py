@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extender.errors import ConfigError
-from testbed.memory_http import Client
+from testbed.memory_http import Client, serve_http
 from testbed.memory_network import Network, run_in_memory
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import HOST, PORT, ApiServer
@@ -30,7 +30,8 @@ class Cluster:
         self.network = network
         self.loop = network.loop
         self.api = ApiServer(network, Trace(network.loop.time), random.Random(1))
-        self.requests = ApiRequests(self.api, network, random.Random(2), lambda _: account(Mode.WEBHOOK))
+        self.requests = ApiRequests(self.api, random.Random(2), lambda _: account(Mode.WEBHOOK))
+        serve_http(network, HOST, PORT, self.requests.answer)
         self.registries = Registries(network, [IMAGE], random.Random(3))
         install(self.api, Mode.WEBHOOK, settings=SETTINGS)
         for name, architecture in (("a", "amd64"), ("b", "arm64")):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from testbed.memory_http import serve_http
 from testbed.memory_network import Network, run_in_memory
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_requests import ApiRequests
@@ -114,7 +115,8 @@ class World(Circumstances):
         self.started_at = 0.0
         self.api = _Api(network, self.trace, self.chance("api"))
         self.api.world = self
-        self.requests = ApiRequests(self.api, network, self.chance("requests"), lambda _: account(plan.mode))
+        self.requests = ApiRequests(self.api, self.chance("requests"), lambda _: account(plan.mode))
+        serve_http(network, HOST, PORT, self.requests.answer)
         self.lives = Lives(self.api, network.loop.time)
         self.lives.on_created.append(self._note_known)
         self.lives.on_ungated.append(lambda life, _: self._note_known(life))

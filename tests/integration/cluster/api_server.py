@@ -1,29 +1,39 @@
-"""A stand-in for the Kubernetes API server on loopback, with what list and watch need.
+"""The worlds' kube-apiserver on loopback, with what a test puts in the way of single requests.
 
-It keeps objects and their history under one increasing version, lists in pages of one version, and watches with
-selectors and a bookmark after each minute of silence. It compacts its history and fails on demand.
+`tests/worlds/api_server.py` and its neighbours say what it knows. Here are tokens, refusals and delays of requests, and
+lines of a watch that no API server sends.
 """
 
 import asyncio
-import json
-import re
+import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 from aiohttp import web
 
+from testbed import memory_http
+from testbed.memory_http import Response
+from testbed.memory_network import MemoryLoop, Network
+from tests.worlds import api_server
+from tests.worlds.admission import completed
+from tests.worlds.api_kinds import Target, target_of
+from tests.worlds.api_requests import ApiRequests
+from tests.worlds.api_storage import Watch, decode, encode, key_of
+from tests.worlds.installation import put_in_place
+from tests.worlds.trace import Trace
+
 Document = dict[str, Any]
 Kind = Literal["get", "list", "watch", "send"]
-LABELS = "metadata.labels "
-BOOKMARK_SECONDS = 60.0
 WORKLOADS = tuple(f"/apis/apps/v1/{kind}" for kind in ("deployments", "daemonsets", "statefulsets"))
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", *WORKLOADS, WEBHOOKS)
+FIRST_VERSION = "1001"
+"""That of the first object that a test puts there."""
 
 
 @dataclass(frozen=True)
@@ -38,37 +48,6 @@ class Request:
     body: bytes = b""
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change in the history: an object before (None: created) and after it (None: deleted)."""
-
-    version: int
-    path: str
-    before: Document | None
-    after: Document | None
-
-    def event(self, selector: str) -> bytes | None:
-        """Returns the watch event of this change for a watcher with `selector`, if it gets one."""
-        before, after = is_selected(self.before, selector), is_selected(self.after, selector)
-        if not (before or after):
-            return None
-        kind = "DELETED" if not after else "MODIFIED" if before else "ADDED"
-        return event(kind, versioned(self.after or self.before or {}, self.version))
-
-
-@dataclass
-class Watcher:
-    """An open watch. None ends it in good order, an exception by breaking the connection.
-
-    One that `is_dead` brings no byte any more and does not end, as behind a router that has forgotten the connection.
-    """
-
-    path: str
-    selector: str
-    is_dead: bool = False
-    outgoing: "asyncio.Queue[bytes | ConnectionError | None]" = field(default_factory=asyncio.Queue)
-
-
 class Refusal(Exception):
     """Ends a request with a Status, or with a text that is none."""
 
@@ -78,118 +57,125 @@ class Refusal(Exception):
         super().__init__(message)
         self.code = code
         self.text = text
-        self.headers = headers
+        self.headers = headers or {}
+
+    def response(self) -> Response:
+        status = {"kind": "Status", "code": self.code, "message": str(self)}
+        return Response(self.code, self.text.encode() or encode(status), {**_JSON, **self.headers})
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+class _RealClocks(Network):
+    """For a server in real time; nothing connects through it."""
+
+    def wall_clock(self) -> float:
+        return time.time()
 
 
 class ApiServer:
-    """The state of the cluster, with methods by which a test changes it or makes it fail."""
+    """The state of the cluster, with methods by which a test changes it or makes requests fail."""
 
     def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        network = loop.network if isinstance(loop, MemoryLoop) else _RealClocks(cast("MemoryLoop", loop), 0)
+        chance = random.Random(0)
+        self._api = api_server.ApiServer(network, Trace(loop.time), chance)
+        self.faults = ApiRequests(self._api, chance, lambda _: "us")
         self.url = ""
         self.stop: Callable[[], Awaitable[None]]
         self.requests: list[Request] = []
         self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
         self.refusals: list[tuple[Kind | Literal["patch"], Refusal]] = []  # one for the next request of its kind
-        self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.denied: set[str] = set()  # paths that nobody may read
-        self.mute: set[str] = set()  # paths whose new watches are dead from their beginning
         self.on_patch: Callable[[Request], Awaitable[None]] | None = None  # called before each; may refuse or cut it
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
         self.change_seconds = 0.0  # what each change takes, one after the other
         self._changing = asyncio.Lock()
         self.admit: Callable[[Document], Document] | None = None  # what admission makes of an object of a dry run
-        self._objects: dict[tuple[str, str], Document] = {}
-        self._history: list[Change] = []
-        self._watchers: list[Watcher] = []
-        self._snapshots: dict[tuple[int, str], list[Document]] = {}  # by version and what is selected
-        self._version = 100
-        self._oldest = 100
+        self.put("/api/v1/namespaces", namespace("default"))
 
     def put(self, path: str, document: Document) -> None:
-        self._change(path, document["metadata"]["name"], document)
+        """Stores an object, a pod with its defaults; path is that of its collection, with or without a namespace."""
+        target = _target(path)
+        name = document["metadata"]["name"]
+        if target.kind.name == "Pod":
+            document = completed("Pod", document)
+        ours = {"uid": f"uid-{name}", **({"namespace": target.namespace} if target.namespace else {})}
+        put_in_place(self._api, target.kind.name, document | {"metadata": ours | document["metadata"]})
 
     def remove(self, path: str, name: str) -> None:
-        self._change(path, name, None)
+        self._api.storage.remove(_target(path).kind.name, key_of(self.find(path, name)))
 
     def send(self, path: str, line: bytes | ConnectionError | None) -> None:
-        """Sends a line of the test's own, or an end, to every watch of `path`."""
-        for watcher in self.watchers(path):
-            watcher.outgoing.put_nowait(line)
-
-    def bookmark(self, path: str) -> None:
-        self.send(path, self._bookmark())
+        """Sends a line of the test's own to every watch of `path`, or ends it in good order or by an error."""
+        for watch in self.watches(path):
+            if line is None:
+                watch.end()
+            elif isinstance(line, bytes):
+                watch.say(line)
+            else:
+                watch.cut()
 
     def cut_off(self, *paths: str) -> None:
         """Has all open watches of these paths brought nothing from now on, and never ended."""
-        for watcher in self._watchers:
-            watcher.is_dead |= watcher.path in paths
+        for watch in (each for path in paths for each in self.watches(path)):
+            watch.is_dead = True
 
-    def compact(self) -> None:
-        """Drops all history, so that older versions and unfinished lists are gone."""
-        self._history.clear()
-        self._snapshots.clear()
-        self._oldest = self._version
-
-    def watchers(self, path: str) -> list[Watcher]:
-        return [watcher for watcher in self._watchers if watcher.path == path]
+    def watches(self, path: str) -> list[Watch]:
+        return self._api.storage.watches(_target(path).kind.name)
 
     def received(self, kind: Kind) -> list[Request]:
         return [request for request in self.requests if request.kind == kind]
 
     def objects(self, path: str) -> dict[str, Document]:
-        """Returns the objects of a collection by name."""
-        return {name: found for (where, name), found in self._objects.items() if where == path}
+        """The objects of a collection by name."""
+        target = _target(path)
+        found = (each.document for each in self._api.storage.all(target.kind.name, target.namespace))
+        return {each["metadata"]["name"]: each for each in found}
 
     def find(self, path: str, name: str) -> Document:
-        return self._objects[path, name]
+        return self.objects(path)[name]
 
-    def answer(self, request: Request) -> Document:
-        """Answers a request for one object, or of a change, without a connection. Raises Refusal."""
-        self.requests.append(request)
-        self._admit(request)
-        return self._send(request) if request.kind == "send" else self._get(request)
-
-    async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
-        body = await received.read()
-        request = Request(
-            request_kind(received), received.path, dict(received.query), dict(received.headers), received.method, body
-        )
+    async def answer(self, request: Request) -> Response:
+        """Answers a request without a connection. Raises ConnectionError if it is cut."""
         self.requests.append(request)
         try:
-            self._admit(request)
-            if request.kind == "watch":
-                return await self._watch(request, received)
-            await self.is_open.wait()
+            self._let_in(request)
+            if request.kind != "watch":
+                await self.is_open.wait()
             if request.kind == "send":
-                if self.on_patch and request.method == "PATCH":
-                    await self.on_patch(request)
-                async with self._changing:
-                    await asyncio.sleep(self.change_seconds)
-                return web.json_response(self._send(request), status=201 if request.method == "POST" else 200)
-            return web.json_response(self._list(request) if request.kind == "list" else self._get(request))
+                await self._delay(request)
         except Refusal as refusal:
-            if refusal.text:
-                return web.Response(text=refusal.text, status=refusal.code)
-            status = {"kind": "Status", "code": refusal.code, "message": str(refusal)}
-            return web.json_response(status, status=refusal.code, headers=refusal.headers)
+            return refusal.response()
+        if self.admit and request.query.get("dryRun") == "All":
+            return Response(201, encode(self.admit(decode(request.body))), _JSON)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        return await self.faults.answer(
+            memory_http.Request(request.method, request.path, dict(request.query), headers, request.body, "")
+        )
+
+    async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
+        query, headers = dict(received.query), dict(received.headers)
+        kind = _kind_of(received.method, received.path, query)
+        request = Request(kind, received.path, query, headers, received.method, await received.read())
+        try:
+            response = await self.answer(request)
+            if response.stream is None:
+                return web.Response(body=response.body, status=response.status, headers=response.headers)
+            streamed = web.StreamResponse(headers=response.headers)
+            await streamed.prepare(received)
+            async for line in response.stream:
+                await streamed.write(line)
         except ConnectionError:
             assert received.transport is not None
             received.transport.abort()
             return web.Response()
+        return streamed
 
-    def _change(self, path: str, name: str, after: Document | None) -> None:
-        self._version += 1
-        before = self._objects.pop((path, name), None)
-        if after is not None:
-            self._objects[path, name] = versioned(after, self._version)
-        change = Change(self._version, path, before, after)
-        self._history.append(change)
-        for watcher in self.watchers(path):
-            if (line := change.event(watcher.selector)) is not None:
-                watcher.outgoing.put_nowait(line)
-
-    def _admit(self, request: Request) -> None:
+    def _let_in(self, request: Request) -> None:
         if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise Refusal(401, "Unauthorized")
         if request.path in self.denied:
@@ -199,107 +185,26 @@ class ApiServer:
                 del self.refusals[index]
                 raise refusal
 
-    def _send(self, request: Request) -> Document:
-        """Creates or deletes an object, or changes the fields that a merge patch or a strategic merge patch names."""
-        if request.method == "DELETE":
-            found = self._get(request)
-            self.remove(request.path.rpartition("/")[0], found["metadata"]["name"])
-            return found
-        document: Document = json.loads(request.body)
-        if document.get("kind") == "SelfSubjectAccessReview":
-            wanted = document["spec"]["resourceAttributes"]
-            return document | {"status": {"allowed": (wanted["verb"], wanted["resource"]) not in self.forbidden}}
-        if request.query.get("dryRun") == "All":
-            return self.admit(document) if self.admit else document
-        if request.method == "POST":
-            name = document["metadata"].get("name") or f"{document['metadata']['generateName']}{self._version}"
-            if (request.path, name) in self._objects:
-                raise Refusal(409, f'"{name}" already exists')
-            self.put(request.path, document | {"metadata": document["metadata"] | {"name": name}})
-            return self._objects[request.path, name]
-        path, _, name = collection_path(request.path).rpartition("/")
-        before = self._get(request)
-        wanted, found = document.get("metadata", {}), before["metadata"]
-        if wanted.get("uid", found.get("uid")) != found.get("uid"):
-            raise Refusal(422, "metadata.uid: Invalid value: field is immutable")
-        if wanted.get("resourceVersion", found["resourceVersion"]) != found["resourceVersion"]:
-            raise Refusal(409, "Operation cannot be fulfilled: the object has been modified")
-        self.put(path, merged(before, document))
-        return self._objects[path, name]
+    async def _delay(self, request: Request) -> None:
+        if self.on_patch and request.method == "PATCH":
+            await self.on_patch(request)
+        async with self._changing:
+            await asyncio.sleep(self.change_seconds)
 
-    def _get(self, request: Request) -> Document:
-        path, _, name = collection_path(request.path).rpartition("/")
-        try:
-            return self._objects[path, name]
-        except KeyError:
-            raise Refusal(404, f'"{name}" not found') from None
 
-    def _list(self, request: Request) -> Document:
-        selector, limit = selector_of(request), int(request.query.get("limit", "100000"))
-        selected = f"{request.path}?{selector}"
-        version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
-        if offset == 0:
-            collection, namespace = listed_collection(request.path)
-            found = [
-                document
-                for (path, _), document in self._objects.items()
-                if path == collection and namespace in ("", document["metadata"].get("namespace"))
-            ]
-            self._snapshots[version, selected] = [document for document in found if is_selected(document, selector)]
-        if (version, selected) not in self._snapshots:
-            raise Refusal(410, "The provided continue parameter is too old")
-        items = self._snapshots[version, selected]
-        meta = {"resourceVersion": str(version)}
-        if offset + limit < len(items):
-            meta["continue"] = f"{version}:{offset + limit}"
-        return {"metadata": meta, "items": items[offset : offset + limit]}
+def _target(path: str) -> Target:
+    found = target_of(path)
+    assert found, path
+    return found
 
-    async def _watch(self, request: Request, received: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(received)
-        with self._watching(request) as watcher:
-            while (line := await self._next_line(watcher)) is not None or watcher.is_dead:
-                if watcher.is_dead or line is None:
-                    continue
-                if isinstance(line, ConnectionError):
-                    assert received.transport is not None
-                    received.transport.abort()
-                    return response
-                await response.write(line)
-        return response
 
-    async def _next_line(self, watcher: Watcher) -> bytes | ConnectionError | None:
-        try:
-            async with asyncio.timeout(BOOKMARK_SECONDS):
-                return await watcher.outgoing.get()
-        except TimeoutError:
-            return self._bookmark()
-
-    def _bookmark(self) -> bytes:
-        return event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}})
-
-    @contextmanager
-    def _watching(self, request: Request) -> Iterator[Watcher]:
-        watcher = Watcher(request.path, selector_of(request), request.path in self.mute)
-        since = int(request.query["resourceVersion"])
-        if since == 0:  # any version: all objects, then the changes
-            for (path, _), document in self._objects.items():
-                if path == request.path and is_selected(document, watcher.selector):
-                    watcher.outgoing.put_nowait(event("ADDED", document))
-            since = self._version
-        if since < self._oldest:
-            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": f"too old version: {since}"}
-            watcher.outgoing.put_nowait(event("ERROR", status))
-            watcher.outgoing.put_nowait(None)
-        for change in self._history:
-            is_news = change.path == request.path and change.version > since
-            if is_news and (line := change.event(watcher.selector)) is not None:
-                watcher.outgoing.put_nowait(line)
-        self._watchers.append(watcher)
-        try:
-            yield watcher
-        finally:
-            self._watchers.remove(watcher)
+def _kind_of(method: str, path: str, query: Mapping[str, str]) -> Kind:
+    target = target_of(path)
+    if method != "GET":
+        return "send"
+    if target is None or target.name:
+        return "get"
+    return "watch" if query.get("watch") == "true" else "list"
 
 
 @asynccontextmanager
@@ -335,74 +240,6 @@ def write_contexts(folder: Path, contexts: Mapping[str, tuple[ApiServer, str]]) 
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(document))
     return path
-
-
-def request_kind(request: web.BaseRequest) -> Kind:
-    if request.method != "GET":
-        return "send"
-    if listed_collection(request.path)[0] not in COLLECTIONS:
-        return "get"
-    return "watch" if request.query.get("watch") == "true" else "list"
-
-
-def selector_of(request: Request) -> str:
-    """Returns both selectors of a list or watch as one, labels by their path in the object."""
-    labels = filter(None, request.query.get("labelSelector", "").split(","))
-    fields = filter(None, request.query.get("fieldSelector", "").split(","))
-    return ",".join([*fields, *(f"{LABELS}{label}" for label in labels)])
-
-
-def listed_collection(path: str) -> tuple[str, str]:
-    """Returns the collection of which the path is a list, and the namespace that is listed; of all if empty."""
-    found = re.fullmatch(r"(/api/v1|/apis/apps/v1)/namespaces/([^/]+)/([^/]+)", path)
-    return (f"{found[1]}/{found[3]}", found[2]) if found else (path, "")
-
-
-def collection_path(path: str) -> str:
-    """Returns the path of an object of `COLLECTIONS` without its namespace, as objects are kept here."""
-    return re.sub(r"^/api/v1/namespaces/[^/]+/pods/", "/api/v1/pods/", path)
-
-
-def merged(before: Any, change: Any) -> Any:
-    """Returns the document after a patch: null removes a key, `$patch: delete` the item of that name."""
-    if isinstance(change, list) and any("$patch" in item for item in change):
-        gone = {item["name"] for item in change if item.get("$patch") == "delete"}
-        return [item for item in before or [] if item["name"] not in gone]
-    if not isinstance(change, dict):
-        return change
-    kept = before if isinstance(before, dict) else {}
-    changed = {key: merged(kept.get(key), value) for key, value in change.items() if value is not None}
-    return {key: value for key, value in kept.items() if key not in change} | changed
-
-
-def event(kind: str, document: Document) -> bytes:
-    return json.dumps({"type": kind, "object": document}).encode() + b"\n"
-
-
-def versioned(document: Document, version: int) -> Document:
-    """Returns the object with `version` as its resourceVersion."""
-    return document | {"metadata": document["metadata"] | {"resourceVersion": str(version)}}
-
-
-def is_selected(document: Document | None, selector: str) -> bool:
-    """Whether a field selector (`a.b=value,c!=value,…`) selects the object; an absent field is empty."""
-    if document is None:
-        return False
-    for clause in filter(None, selector.split(",")):
-        if clause.startswith(f"{LABELS}!"):
-            if clause.removeprefix(f"{LABELS}!") in document["metadata"].get("labels", {}):
-                return False
-            continue
-        path, _, wanted = clause.replace("!=", "=").partition("=")
-        value: Any = document
-        if path.startswith(LABELS):
-            value = document["metadata"].get("labels", {}).get(path.removeprefix(LABELS), "")
-        else:
-            for step in path.split("."):
-                value = value.get(step, {})
-        if ((value or "") == wanted) is ("!=" in clause):
-            return False
-    return True
 
 
 def node(name: str, architecture: str = "amd64", **spec: Any) -> Document:

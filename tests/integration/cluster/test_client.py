@@ -29,12 +29,12 @@ from extender.cluster.gated_pods import read_pod
 from extender.errors import ClusterError
 from testbed.clock import Clock
 from testbed.eventually import eventually
-from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api, write_contexts
+from tests.integration.cluster.api_server import FIRST_VERSION, ApiServer, Refusal, node, serve_api, write_contexts
 
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/a"
 LIST = {"limit": "250"}
-WATCH = {"watch": "true", "resourceVersion": "100"}
+WATCH = {"watch": "true", "resourceVersion": FIRST_VERSION}
 SECRET = "s3cr3t-t0ken"
 
 
@@ -233,8 +233,8 @@ async def test_closed_stream_ends_the_watch_at_the_server(api: ApiServer, client
     """A watch nobody reads any more does not stay open."""
     async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
         await anext(lines)
-        assert len(api.watchers(NODES)) == 1
-    await eventually(lambda: not api.watchers(NODES))
+        assert len(api.watches(NODES)) == 1
+    await eventually(lambda: not api.watches(NODES))
 
 
 async def test_token_that_was_replaced_is_read_again(api: ApiServer, client: ClusterClient, tmp_path: Path) -> None:

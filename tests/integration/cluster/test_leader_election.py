@@ -21,7 +21,7 @@ from testbed.clock import Clock
 from testbed.eventually import eventually
 from tests.integration.cluster.api_server import ApiServer, Refusal
 
-COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
 class Replica:
@@ -30,7 +30,7 @@ class Replica:
     def __init__(self, client: ClusterClient, identity: str, clock: Clock) -> None:
         self.election = LeaderElection(
             client,
-            namespace="ns",
+            namespace="default",
             name="gates",
             identity=identity,
             clock=clock,

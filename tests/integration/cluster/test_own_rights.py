@@ -48,7 +48,10 @@ async def test_rights_count_for_a_while_once_all_are_allowed(
 
 async def test_one_right_that_is_missing_is_enough(api: ApiServer, client: ClusterClient, clock: Clock) -> None:
     """It is looked for again soon, then less often, and what was proven before counts no more."""
-    missing = {("patch", "pods")}
-    found = await checked(client, clock, *[lambda: api.forbidden.update(missing)] * 7, api.forbidden.clear)
+
+    def deny(*, on: bool = True) -> None:
+        api.faults.deny("patch", "pods", on=on)
+
+    found = await checked(client, clock, *[deny] * 7, lambda: deny(on=False))
     pauses = [*(RETRY_SECONDS * factor for factor in (1, 2, 4, 8, 16)), *[CHECK_SECONDS] * 2]
     assert found == [PROVEN, *((seconds, False) for seconds in pauses), PROVEN]

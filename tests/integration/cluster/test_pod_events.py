@@ -8,13 +8,15 @@ import pytest
 from extender.background import in_background
 from extender.cluster.client import ClusterClient
 from extender.cluster.pod_events import TEXT_CHARACTERS, PodEvents
+from extender.cluster.views import NAMESPACES
 from extender.kubernetes.core_v1 import PodReference
 from testbed.clock import Clock
 from testbed.eventually import eventually
-from tests.integration.cluster.api_server import ApiServer, Document, Refusal
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, namespace
 
 POD = PodReference("shop", "web-1", "uid-1")
 WAITING = "WaitingForImagePlatforms"
+FLOODING = [f"flood-{number}" for number in range(40)]
 
 
 def of_replica(instance: str, client: ClusterClient, clock: Clock) -> PodEvents:
@@ -23,7 +25,9 @@ def of_replica(instance: str, client: ClusterClient, clock: Clock) -> PodEvents:
 
 
 @pytest.fixture
-async def events(client: ClusterClient, clock: Clock) -> AsyncIterator[PodEvents]:
+async def events(api: ApiServer, client: ClusterClient, clock: Clock) -> AsyncIterator[PodEvents]:
+    for name in ("shop", "other", *FLOODING):
+        api.put(NAMESPACES.path, namespace(name))
     sent = of_replica("replica-1", client, clock)
     async with in_background(sent.run()):
         yield sent
@@ -70,9 +74,9 @@ async def test_namespace_with_too_many_takes_nothing_from_others(
 
 async def test_many_namespaces_with_events_take_nothing_from_one_with_few(api: ApiServer, events: PodEvents) -> None:
     """Whoever has forty namespaces has forty rates; of those that wait each has a share, and they are sent in turns."""
-    for number in range(40):
+    for name in FLOODING:
         for _ in range(40):
-            events.record(PodReference(f"flood-{number}", "web-1", "uid"), WAITING, "held")
+            events.record(PodReference(name, "web-1", "uid"), WAITING, "held")
     events.record(POD, WAITING, "held")
     await until_stored(api, 1)
     sent = [request.path for request in api.requests if request.path.endswith("/events")]

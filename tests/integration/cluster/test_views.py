@@ -32,14 +32,13 @@ def watch_of(client: ClusterClient, resource: Resource, view: Handler) -> ListWa
 
 def deafen(api: ApiServer) -> None:
     """The connections that are open miss what follows."""
-    for watcher in api.watchers(NODES.path):
-        watcher.selector = "metadata.name=nothing"
+    api.cut_off(NODES.path)
 
 
 async def test_node_view_follows_the_cluster(api: ApiServer, nodes: WatchedNodes) -> None:
     """Listed, added, changed and deleted nodes; what happened while history was lost is found by a new list."""
     async with in_background(nodes.watch.run()):
-        await eventually(lambda: api.watchers(NODES.path))
+        await eventually(lambda: api.watches(NODES.path))
         assert nodes.synced
         assert dict(nodes.platforms) == {"a": AMD64, "b": ARM64, "c": AMD64}
         api.put(NODES.path, node("d", "s390x"))
@@ -49,7 +48,7 @@ async def test_node_view_follows_the_cluster(api: ApiServer, nodes: WatchedNodes
         assert len(api.received("list")) == 1
         deafen(api)
         api.remove(NODES.path, "b")
-        api.compact()
+        api.faults.compact()
         api.send(NODES.path, None)
         await eventually(lambda: NodeName("b") not in nodes.platforms)
     assert dict(nodes.platforms) == {"a": ARM64, "d": Platform("linux", "s390x")}
@@ -61,7 +60,7 @@ async def test_namespaces_are_read_as_metadata_only(api: ApiServer, client: Clus
     path, view = NAMESPACES.path, NamespaceView()
     api.put(path, namespace("a", mode="observe"))
     async with in_background(watch_of(client, NAMESPACES, view).run()):
-        await eventually(lambda: api.watchers(path))
+        await eventually(lambda: api.watches(path))
         assert view.annotations_of("a") == {"multiarch-extender.io/mode": "observe"}
         api.put(path, namespace("b", prefer="arm64"))
         api.put(path, namespace("a"))

@@ -99,7 +99,7 @@ class Cluster:
         return self.api.find(PODS, name)
 
     def gates(self, name: str) -> list[str]:
-        return [gate["name"] for gate in self.stored(name)["spec"]["schedulingGates"]]
+        return [gate["name"] for gate in self.stored(name)["spec"].get("schedulingGates", [])]
 
     def architectures(self, name: str) -> list[str]:
         return kept_to(self.stored(name)["spec"], "kubernetes.io/arch")
@@ -202,7 +202,7 @@ async def test_pods_that_are_there_and_pods_that_come_are_let_go(cluster: Cluste
         await cluster.is_released("new")
     assert cluster.removals() == {"known": 2}
     assert cluster.gates("old") == [OTHER]
-    assert GATED_LABEL not in cluster.stored("new")["metadata"]["labels"]
+    assert GATED_LABEL not in cluster.stored("new")["metadata"].get("labels", {})
     assert cluster.architectures("old") == ["amd64", "arm64"]
     assert cluster.architectures("new") == ["arm64"]
     assert [patch["metadata"]["uid"] for patch in cluster.patches()] == ["uid-old", "uid-new"]
@@ -477,7 +477,7 @@ async def test_watch_that_is_compacted_loses_no_pod(cluster: Cluster) -> None:
         await cluster.is_released("first")
         cluster.api.send(PODS, ConnectionError())
         cluster.create("second", "app:1")
-        cluster.api.compact()
+        cluster.api.faults.compact()
         await cluster.is_released("second")
 
 
@@ -555,7 +555,7 @@ async def test_leader_sends_no_more_patches_than_leave_room_for_its_lease(cluste
 
         machine = running_machine()
         election = LeaderElection(
-            client, namespace="ns", name="gates", identity="us", clock=machine.clock, wall_clock=machine.wall_clock
+            client, namespace="default", name="gates", identity="us", clock=machine.clock, wall_clock=machine.wall_clock
         )
         cluster.is_responsible = lambda: election.is_leader
         await asyncio.gather(election.run(lead, controller.is_able), run_alone(client, controller))

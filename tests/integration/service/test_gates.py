@@ -33,7 +33,7 @@ async def is_held(caller: Caller, image: str) -> bool:
 
 
 def gates_of(api: ApiServer, name: str) -> list[object]:
-    found: list[object] = api.find(PODS, name)["spec"]["schedulingGates"]
+    found: list[object] = api.find(PODS, name)["spec"].get("schedulingGates", [])
     return found
 
 
@@ -61,7 +61,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(cluster
         assert await is_held(caller, image)
         cluster.api.put(PODS, held(image))
         cluster.registry.add_index("late", "1", ["linux/arm64"])
-        await eventually(lambda: not cluster.api.find(PODS, "p")["spec"]["schedulingGates"])
+        await eventually(lambda: not cluster.api.find(PODS, "p")["spec"].get("schedulingGates"))
         assert lease(cluster.api)["holderIdentity"] != ""
         assert await caller.metric('multiarch_gates_removals_total{outcome="known"}') >= 1
         assert await removal(caller) == (1, 1)
@@ -70,7 +70,7 @@ async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(cluster
 
 async def test_nothing_is_held_without_the_rights_to_let_go(cluster: Cluster) -> None:
     """The service says so by its readiness, and holds pods as soon as it has the rights."""
-    cluster.api.forbidden = {("patch", "pods")}
+    cluster.api.faults.deny("patch", "pods")
     image = f"{cluster.registry.host}/late:1"
     async with cluster.service(*HOLDING) as caller:
         await asyncio.sleep(START_SECONDS - 1)
@@ -79,32 +79,32 @@ async def test_nothing_is_held_without_the_rights_to_let_go(cluster: Cluster) ->
         assert (status, marks["gates"]) == (503, "[-]")
         assert await removal(caller) == (1, 0)
         assert lease(cluster.api) == {}
-        cluster.api.forbidden = set()
+        cluster.api.faults.deny("patch", "pods", on=False)
         await eventually(lambda: is_held(caller, image))
         assert (await caller.until_ready())["gates"] == "[+]"
 
 
 async def test_replica_that_only_lets_pods_go_is_not_ready_while_nobody_does(cluster: Cluster) -> None:
     """A policy of the API server holds every new pod, so a rollout has to fail, and says why."""
-    cluster.api.forbidden = {("patch", "pods")}
+    cluster.api.faults.deny("patch", "pods")
     async with cluster.service("admission.listen=''", *HOLDING) as caller:
         await asyncio.sleep(START_SECONDS + 1)
         status, marks = await caller.checks("/readyz")
         assert (status, marks["gates"]) == (503, "[-]")
-        cluster.api.forbidden = set()
+        cluster.api.faults.deny("patch", "pods", on=False)
         await caller.until_ready()
 
 
 async def test_replica_with_a_webhook_is_ready_without_the_rights_until_it_sees_held_pods(cluster: Cluster) -> None:
     """Nothing is held without the rights, so reviews go on; but held pods that nobody lets go are no good start."""
-    cluster.api.forbidden = {("patch", "pods")}
+    cluster.api.faults.deny("patch", "pods")
     async with cluster.service(*HOLDING) as caller:
         await asyncio.sleep(START_SECONDS + 1)
         await caller.until_ready()
         cluster.api.put(PODS, held(f"{cluster.registry.host}/late:1"))
         await eventually(lambda: caller.checks("/readyz"), lambda found: found[0] != 200)
         assert (await caller.checks("/readyz"))[1]["gates"] == "[-]"
-        cluster.api.forbidden = set()
+        cluster.api.faults.deny("patch", "pods", on=False)
         await caller.until_ready()
 
 
@@ -125,7 +125,7 @@ async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more
 
 async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_held(cluster: Cluster) -> None:
     """No lease, no patch, no check; pods that were held before are counted, as a watch shows them."""
-    cluster.api.forbidden = {("patch", "pods")}
+    cluster.api.faults.deny("patch", "pods")
     first = held("registry.example.com/app:1")
     cluster.api.put(PODS, first)
     async with cluster.service(listen="127.0.0.1:0") as caller:
@@ -145,7 +145,8 @@ async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_
 @pytest.mark.parametrize("patch", ["", "patch"], ids=["a leader", "a replica that may not let go"])
 async def test_many_held_pods_are_listed_in_pages(cluster: Cluster, patch: str) -> None:
     """To count them, to let them go, and to find those without the label: no answer has them all."""
-    cluster.api.forbidden = {(patch, "pods")}
+    if patch:
+        cluster.api.faults.deny(patch, "pods")
     for number in range(600):
         each = held(
             "registry.invalid/late:1", name=f"held-{number}", labels={GATED_LABEL: "true"} if number % 2 else {}
@@ -165,5 +166,5 @@ async def test_controller_runs_without_a_webhook(cluster: Cluster) -> None:
     cluster.api.put(PODS, held(f"{cluster.registry.host}/app:1"))
     alone = ("admission.listen=''", *HOLDING)
     async with cluster.service(*alone) as caller:
-        await eventually(lambda: not cluster.api.find(PODS, "p")["spec"]["schedulingGates"])
+        await eventually(lambda: not cluster.api.find(PODS, "p")["spec"].get("schedulingGates"))
         assert caller.service.admission_url == ""

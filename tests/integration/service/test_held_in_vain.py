@@ -190,8 +190,7 @@ async def test_nobody_is_held_while_a_watch_stays_silent(cluster: Cluster, path:
     """Lists and watches bring nothing any more, or new watches are as mute as the old one."""
     async with cluster.service(*LIMITED) as caller:
         await until_able(cluster, caller)
-        cluster.api.cut_off(path)
-        cluster.api.mute = {path}
+        cluster.api.faults.watch_silence(path.rpartition("/")[2])
         cluster.api.denied = {path}
         hold(cluster)
         gone_seconds = await released_after(cluster)
@@ -200,7 +199,8 @@ async def test_nobody_is_held_while_a_watch_stays_silent(cluster: Cluster, path:
         for _ in range(30):
             assert not await is_new_held(cluster, caller)
             await asyncio.sleep(10)
-        cluster.api.mute = cluster.api.denied = set()
+        cluster.api.faults.watch_silence(path.rpartition("/")[2], on=False)
+        cluster.api.denied = set()
         await eventually(lambda: is_new_held(cluster, caller), seconds=300)
 
 

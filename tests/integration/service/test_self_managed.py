@@ -31,7 +31,7 @@ from extender.server.tls import TlsFiles
 from extender.service.self_managed import LIFETIME, RECONCILE_SECONDS, SelfManaged, open_own_certificate
 from testbed.eventually import eventually
 from testbed.machines import running_machine
-from tests.integration.cluster.api_server import ApiServer, Refusal, Request, serve_api, write_kubeconfig
+from tests.integration.cluster.api_server import ApiServer, Request, serve_api, write_kubeconfig
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -154,18 +154,18 @@ class LocalClient:
         self.writes = 0
 
     async def get(self, path: str, **_: object) -> bytes:
-        return self._answer(Request("get", path, {}, {}))
+        return await self._answer(Request("get", path, {}, {}))
 
     async def send(self, method: str, path: str, body: bytes, content_type: str = JSON, **_: object) -> bytes:
-        answer = self._answer(Request("send", path, {}, {"Content-Type": content_type}, method, body))
+        answer = await self._answer(Request("send", path, {}, {"Content-Type": content_type}, method, body))
         self.writes += 1
         return answer
 
-    def _answer(self, request: Request) -> bytes:
-        try:
-            return json.dumps(self._api.answer(request)).encode()
-        except Refusal as exc:
-            raise ClusterRefused(str(exc), exc.code) from exc
+    async def _answer(self, request: Request) -> bytes:
+        answer = await self._api.answer(request)
+        if answer.status >= 400:
+            raise ClusterRefused(answer.body.decode(), answer.status)
+        return answer.body
 
 
 class Simulation:
@@ -195,7 +195,8 @@ class Simulation:
 
     async def run(self, days: float) -> AsyncIterator[tuple[bytes, bytes]]:
         """What the API server trusts and each replica serves, after each look; quiet hours are left out."""
-        await asyncio.gather(*(replica.reconcile() for replica in self._replicas))
+        for replica in self._replicas:
+            await replica.reconcile()
         known, until, watched_until = trusted(self.api), self.seconds + days * DAY, self.seconds + 900
         while self.seconds < until:
             for replica in self._replicas:

@@ -20,13 +20,12 @@ from testbed.machines import running_machine
 from tests.integration.cluster.api_server import (
     ApiServer,
     Request,
-    is_selected,
     pod,
-    selector_of,
 )
 from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of, with_names, write_pull_secret
 from tests.integration.service.caller import pod as asked_pod
 from tests.integration.service.conftest import HOLDING, Cluster
+from tests.worlds.selectors import parse_selectors
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -182,7 +181,11 @@ async def test_a_start_reads_no_pod_that_is_bound(cluster: Cluster) -> None:
         await caller.filter(with_names(asked_pod(f"{registry.host}/app:1"), ["a"]))
         await eventually(lambda: any(each.query.get("fieldSelector") == PENDING for each in of_pods(api)))
         await eventually(lambda: {each.query.get("labelSelector", "") for each in of_pods(api)} > {""})
-    assert not [each for each in of_pods(api) if is_selected(bound, selector_of(each))]
+    asked = [
+        parse_selectors(each.query.get("labelSelector", ""), each.query.get("fieldSelector", ""))
+        for each in of_pods(api)
+    ]
+    assert not any(is_selected(bound) for is_selected in asked)
 
 
 def of_pods(api: ApiServer) -> list[Request]:
