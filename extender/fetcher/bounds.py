@@ -20,7 +20,7 @@ OVER_MEMORY = 70
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.05
 _NICE = 5
-_TLS_BYTES = 64 << 10
+_TLS_BYTES = 16 << 10
 _STACK_BYTES = 256 << 10  # of a thread; the kernel counts stacks whole in RLIMIT_DATA
 # Besides what is resident: stacks of threads, and what the allocator has mapped and not used.
 _MAPPED_BYTES = 192 << 20
@@ -42,7 +42,8 @@ def end_with(parent: int) -> None:
 def bound_tls() -> None:
     """Bounds what TLS reads at once, for which each connection of this process keeps room.
 
-    asyncio has 256 KB, which are 64 MB for as many connections as there may be, and no public way to set it.
+    asyncio has 256 KB, which are 128 MB for as many connections as there may be, used and idle, and no public way to
+    set it. With 16 KB, as a record of TLS has, a connection takes 80 KB in all.
     """
     sslproto.SSLProtocol.max_size = _TLS_BYTES
 

@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.resolver import ThreadedResolver
 from multidict import CIMultiDictProxy
 from yarl import URL
@@ -43,7 +44,8 @@ from extender.registry.endpoint_tls import RegistryTrust
 from extender.registry.go_proxies import proxy_for, proxy_of
 from extender.registry_metrics import CODES, REQUESTS
 
-_IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup, and takes 40 KB or more
+_IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup
+_MOST_IDLE = 256  # connections: as many as lookups may be under way, and a lookup uses one at a time
 _NAME_SECONDS = 10
 # Addresses of one name that are used, the first ones: a zone could name thousands.
 _MOST_ADDRESSES = 32
@@ -348,7 +350,7 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
     return aiohttp.ClientSession(
         connector=_Connector(
             ssl=(trust or RegistryTrust()).context,
-            limit=0,  # a lookup has one at a time, and lookups are bounded by their turns
+            limit=0,  # of those in use: a lookup has one at a time, and lookups are bounded by their turns
             keepalive_timeout=_IDLE_SECONDS,
             ttl_dns_cache=_NAME_SECONDS,
             resolver=_GuardedResolver(ThreadedResolver(), guard, proxies),
@@ -365,16 +367,26 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
 
 
 class _Connector(aiohttp.TCPConnector):
-    """aiohttp's, with connections that limit what they receive.
+    """aiohttp's, with connections that limit what they receive, and few that are idle.
 
     aiohttp has no public way to give a connection a class: `_factory` makes each. Its own limits are for one line and
-    one head, and not for how many come.
+    one head, and not for how many come. What is idle it bounds by time alone, in which hundreds of hosts answer.
     """
 
     def __init__(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(**parameters)
         connect: Callable[..., ResponseHandler] = CappedConnection
         self._factory = functools.partial(connect, asyncio.get_running_loop(), BodiesUnderWay())
+
+    def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        """Keeps the connection for the next request, if it may, and ends the oldest that is kept if these are many."""
+        super()._release(key, protocol, should_close=should_close)
+        if sum(map(len, self._conns.values())) > _MOST_IDLE:
+            host, kept = next(iter(self._conns.items()))
+            oldest, _ = kept.popleft()
+            if not kept:
+                del self._conns[host]
+            oldest.close()
 
 
 class _GuardedResolver(AbstractResolver):

@@ -46,4 +46,4 @@ async def test_tls_reads_little_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         async with asyncio.timeout(60):
             await receiver.ended.wait()
     assert sum(receiver.pieces) == 4 * MIB
-    assert max(receiver.pieces) <= 80 << 10
+    assert max(receiver.pieces) <= 32 << 10
