@@ -112,9 +112,9 @@ class CappedConnection(ResponseHandler):
         super().connection_lost(exc)
 
     def close(self) -> None:
-        """Ends, when nobody reads the answer any more."""
+        """Ends at once, when nobody reads the answer any more: asyncio gives a peer 30 s to agree to the end of TLS."""
         self._bodies.forget(self)
-        super().close()
+        super().abort()
 
     def _most_bytes(self, body: StreamReader | None) -> float:
         return _FRAMING_BYTES + (1 + _FRAMING_PER_BYTE) * body.total_bytes if body else MOST_HEAD_BYTES
