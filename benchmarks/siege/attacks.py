@@ -94,6 +94,7 @@ ATTACKS = {
     "hang": Attack("registries and projects that hang", _hanging),
     "drip": Attack("registries that drip", _new_hosts("drip")),
     "circle": Attack("redirects and tokens in circles", _new_hosts("circle")),
+    "linger": Attack("answers, and connections that stay open", _new_hosts("linger")),
     "429": Attack("429 with ten hours", _new_hosts("429")),
     "refused": Attack("412, 503, 403 at honest hosts", _refused),
     "secrets": Attack("64 secrets of 10,000 entries", _hosts("any"), 1, 10.0, secrets=_SECRETS),

@@ -126,6 +126,13 @@ async def _redirect(request: web.BaseRequest) -> web.StreamResponse:
     return web.Response(status=307, headers={"Location": f"{following}{request.path_qs}"})
 
 
+async def _linger(request: web.BaseRequest) -> web.StreamResponse:
+    """Answers, and from then on does not read, not even that the client ends the connection."""
+    if request.transport:
+        request.transport.pause_reading()
+    return web.Response(status=429)
+
+
 _stall = functools.partial(_endless, seconds=_FOR_EVER_SECONDS)
 _LENGTH = b"Content-Length: %d\r\n\r\n" % _MOST_BYTES
 _KINDS: dict[str, Answer] = {
@@ -136,6 +143,7 @@ _KINDS: dict[str, Answer] = {
     "103": functools.partial(_endless, piece=b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 1_000),
     "chunks": _chunked,
     "circle": _redirect,
+    "linger": _linger,
 }
 KINDS = frozenset({*_KINDS, "any", "hostile", "fat", "429", "late"})
 """Those of the attackers' hosts, whose names are in the certificate."""
