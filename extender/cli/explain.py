@@ -145,7 +145,7 @@ async def explain_all(
 
         async def one(subject: Subject) -> Explanation:
             try:
-                is_reviewed = bool(settings.admission.listen) and reach.includes(subject.namespace, _labels_of(subject))
+                is_reviewed = bool(settings.admission.listen) and _is_reached(subject, reach)
                 return await _explain(subject, pod_resolver, settings, nodes, listed, is_reviewed=is_reviewed)
             except msgspec.ValidationError as exc:  # of a part that is decoded where it is needed
                 raise ConfigError(f"{subject} is not as Kubernetes takes it: {exc}") from exc
@@ -156,9 +156,10 @@ async def explain_all(
     return found
 
 
-def _labels_of(subject: Subject) -> Mapping[str, str]:
+def _is_reached(subject: Subject, reach: WebhookReach) -> bool:
     labels: Mapping[str, str] = subject.document["metadata"].get("labels") or {}
-    return labels
+    spec = subject.pod.spec or CreatedSpec()
+    return reach.includes(subject.namespace, labels, spec.priority_class_name)
 
 
 async def _defaults_of(subjects: Sequence[Subject], client: ClusterClient | None) -> dict[str, Mapping[str, str]]:

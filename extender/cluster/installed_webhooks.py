@@ -1,5 +1,6 @@
 """Reads for which pods the webhooks of an installation are called."""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -12,9 +13,13 @@ from extender.kubernetes.apps_v1 import LabelSelector
 from extender.kubernetes.meta_v1 import PartialObjectMetadata
 from extender.placement.webhook_reach import NAME_LABEL, OWN_NAME, CalledFor, WebhookReach
 
-# Conditions that pods of a workload meet which is not ignored. Nothing is known of others.
+# Conditions that pods of a workload meet which is not ignored, and the one that the chart adds under
+# `failurePolicy: Fail`, which pods of some priority classes do not meet. Nothing is known of others.
 _MET = frozenset(("not-bound-yet", "no-mirror-of-a-static-pod", "not-ignored"))
-
+_OF_CLASSES = re.compile(
+    r"!has\(object\.spec\.priorityClassName\) \|\|\s+!\(object\.spec\.priorityClassName in \[([^]]*)\]\)\s*"
+)
+_QUOTED = re.compile("'([^']*)'")
 
 _CONFIGURATION = msgspec.json.Decoder(MutatingWebhookConfiguration)
 _NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
@@ -42,5 +47,11 @@ async def fetch_webhook_reach(client: Getter) -> WebhookReach:
 
 def _called_for(webhooks: list[MutatingWebhook]) -> Iterator[CalledFor]:
     for each in webhooks:
-        if {condition.name for condition in each.match_conditions or ()} <= _MET:
-            yield CalledFor(each.namespace_selector or LabelSelector(), each.object_selector or LabelSelector())
+        others = [condition for condition in each.match_conditions or () if condition.name not in _MET]
+        by_classes = [found[1] for one in others if (found := _OF_CLASSES.fullmatch(one.expression))]
+        if len(by_classes) == len(others):
+            yield CalledFor(
+                each.namespace_selector or LabelSelector(),
+                each.object_selector or LabelSelector(),
+                frozenset(_QUOTED.findall(" ".join(by_classes))),
+            )

@@ -33,6 +33,7 @@ class RuleWithOperations(Wire, frozen=True):
 
 class MatchCondition(Wire, frozen=True):
     name: str = ""
+    expression: str = ""
 
 
 class MutatingWebhook(Wire, frozen=True, omit_defaults=True):

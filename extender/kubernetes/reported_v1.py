@@ -99,6 +99,7 @@ class ReportedSpec(PodSpec, frozen=True):
     resources: ResourceRequirements | None = None
     overhead: Quantities | None = None
     service_account_name: str | None = None
+    priority_class_name: str | None = None
     scheduler_name: str | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None

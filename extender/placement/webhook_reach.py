@@ -21,10 +21,14 @@ def is_selected(labels: Mapping[str, str], selector: LabelSelector) -> bool:
 
 
 class CalledFor(NamedTuple):
-    """What a webhook is called for: pods that its selectors of namespaces and of objects both match."""
+    """What a webhook is called for: pods that its selectors of namespaces and of objects both match.
+
+    Not pods of the priority `classes`.
+    """
 
     namespaces: LabelSelector
     objects: LabelSelector
+    classes: frozenset[str] = frozenset()
 
 
 class WebhookReach(msgspec.Struct, frozen=True):
@@ -36,11 +40,14 @@ class WebhookReach(msgspec.Struct, frozen=True):
     webhooks: Sequence[CalledFor] | None = None
     namespaces: Mapping[str, Mapping[str, str]] = {}
 
-    def includes(self, namespace: str, labels: Mapping[str, str]) -> bool:
+    def includes(self, namespace: str, labels: Mapping[str, str], priority_class: str | None = None) -> bool:
         """Whether new pods with these labels get something in that namespace."""
         if self.webhooks is None:
             return namespace not in _LEFT_OUT and labels.get(NAME_LABEL) != OWN_NAME
         of_namespace = self.namespaces.get(namespace)
         return of_namespace is not None and any(
-            is_selected(of_namespace, each.namespaces) and is_selected(labels, each.objects) for each in self.webhooks
+            is_selected(of_namespace, each.namespaces)
+            and is_selected(labels, each.objects)
+            and priority_class not in each.classes
+            for each in self.webhooks
         )

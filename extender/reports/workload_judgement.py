@@ -140,7 +140,7 @@ class WorkloadJudge:
                 judged.overrides,
             ),
             is_daemon_set=workload.is_daemon_set,
-            is_reached=self._reach.includes(workload.key.namespace, workload.labels),
+            is_reached=self._reach.includes(workload.key.namespace, workload.labels, workload.spec.priority_class_name),
         )
 
     def freed(self, workload: Workload, relaxed: Relaxation) -> dict[str, int | None]:

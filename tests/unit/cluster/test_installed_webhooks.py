@@ -49,6 +49,21 @@ async def test_a_selector_that_was_changed_counts() -> None:
     assert await reached(changed) == []
 
 
+async def test_a_webhook_that_keeps_pods_from_being_created_is_called_for_all_but_critical_ones() -> None:
+    """The chart gives it a condition more, which names priority classes: the cluster's, and the operator's."""
+    rendered = yaml.safe_load((PROJECT / "tests/data/chart/gate.yaml").read_text())
+    given = rendered["MutatingWebhookConfiguration multiarch-extender-webhook"]
+    assert given["/webhooks/0/failurePolicy"] == "Fail"
+    failing = shipped()
+    conditions = failing["webhooks"][0]["matchConditions"] = given["/webhooks/0/matchConditions"]
+    api = ListedApi({PATH: [failing], NAMESPACES: namespaces(*NAMES)})
+    reach = await fetch_webhook_reach(api)
+    classes = (None, "", "high", "system-node-critical", "system-cluster-critical", "storage")
+    assert [reach.includes("shop", {}, each) for each in classes] == [True] * 3 + [False] * 3
+    conditions[-1]["expression"] += " && true"  # somebody's own
+    assert not (await fetch_webhook_reach(api)).includes("shop", {})
+
+
 @pytest.mark.parametrize("status", [403, 404])
 async def test_without_a_webhook_that_can_be_read_nothing_is_known_of_it(status: int) -> None:
     for refused in (PATH, NAMESPACES):
