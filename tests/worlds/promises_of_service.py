@@ -42,6 +42,8 @@ class HealthIsTrue(Invariant):
             if world.now - replica.started_at < _SETTLED_SECONDS:
                 continue
             status, text = await health(replica.livez())
+            if replica in world.ending:
+                continue
             if world.wrongs.is_quiet("callers", "replica"):
                 self.check(status == 200, "not live", replica=replica.name, text=text)
             if not world.wrongs.is_quiet(seconds=10.0):
