@@ -76,6 +76,8 @@ def _node_of(platform: str, zone: str) -> Manifest:
 
 
 _EVERY_NODE = [_node_of(platform, zone) for platform in PLATFORMS for zone in ("one", "two")]
+USUAL_PLATFORMS = ("linux/amd64", "linux/arm64")
+"""Of nodes that any cluster may get."""
 
 
 def _is_before(pod: Manifest, other: Manifest, node: str) -> bool:
@@ -213,7 +215,8 @@ class Circumstances:
         """Whether neither the namespace's annotations nor the settings have changed for so long."""
         return self.annotated_age(namespace) >= seconds and self.now - self.settings_since > 60.0
 
-    def _override(self, life: Life, key: str, words: tuple[str, ...]) -> str:
+    def chosen(self, life: Life, key: str, words: tuple[str, ...]) -> str:
+        """Which of these words the pod's annotation says, or else its namespace's; empty if neither does."""
         for found in (
             annotation(life.sent, key),
             self.annotations_at(life.namespace, self.now).get(key, ""),
@@ -224,7 +227,7 @@ class Circumstances:
 
     def mode_of(self, life: Life) -> str:
         """`enforce`, `observe` or `ignore`, by the pod, its namespace or the settings."""
-        return self._override(life, MODE, _MODES) or self.config.placement.mode
+        return self.chosen(life, MODE, _MODES) or self.config.placement.mode
 
     def always_observed(self, life: Life) -> bool:
         """Whether the pod itself, or the settings, say that it is only observed, whatever is known of namespaces."""
@@ -237,7 +240,7 @@ class Circumstances:
 
     def unknown_choice(self, life: Life) -> str:
         """What pod or namespace choose for unknown images; empty if nothing."""
-        return self._override(life, f"{PREFIX}unknown", ("retry", "assume", "pass"))
+        return self.chosen(life, f"{PREFIX}unknown", ("retry", "assume", "pass"))
 
     def assumes(self, life: Life) -> bool:
         """Whether an unknown image may count as one of some platform for the pod."""
@@ -260,12 +263,23 @@ class Circumstances:
         """Whether the webhook or the policy decided about the pod when it was made."""
         if life.pod["spec"].get("priorityClassName") in (*CRITICAL, EXEMPT_CLASS):
             return False
-        if self.plan.mode is Mode.SECOND:
-            namespace = self.api.get("Namespace", "", life.namespace) or {"metadata": {}}
-            return f"{PREFIX}scheduler" in (namespace["metadata"].get("labels") or {})
         if self.plan.mode is Mode.POLICY:
             return life.was_gated
-        return self.plan.mode.has_webhook
+        return self.plan.mode.has_webhook and self.is_in_labelled(life)
+
+    def is_sent_to_webhook(self, life: Life) -> bool:
+        """Whether the API server calls the webhook for such a pod; by `failurePolicy: Fail` for no critical one."""
+        exempt = (*CRITICAL, *self.config.admission.gate.exempt_priority_classes)
+        is_critical = life.pod["spec"].get("priorityClassName") in exempt
+        is_left_out = is_critical and self.plan.kubernetes.webhook_failure_policy == "Fail"
+        return self.plan.mode.has_webhook and self.is_in_labelled(life) and not is_left_out
+
+    def is_in_labelled(self, life: Life) -> bool:
+        """Whether the pod's namespace is one of those of the second scheduler, where there is one."""
+        if self.plan.mode is not Mode.SECOND:
+            return True
+        namespace = self.api.get("Namespace", "", life.namespace) or {"metadata": {}}
+        return f"{PREFIX}scheduler" in (namespace["metadata"].get("labels") or {})
 
     def uses_verbs(self, life: Life) -> bool:
         """Whether the pod's scheduler asks the service."""
@@ -451,6 +465,21 @@ class Circumstances:
     def have_common(self, pod: Manifest) -> bool:
         """Whether a node of some platform, here or not, runs all images, and the pod's author allows it."""
         return any(self.runs_all(pod, node) and allows(pod["spec"], node) for node in _EVERY_NODE)
+
+    def common_platforms(self, pod: Manifest) -> set[str]:
+        """The platforms, without variants, that an image of the pod names and whose nodes run them all."""
+        images = [image for image in map(self.image_of, self._constraining(pod)) if image]
+        named = {"/".join(text.split("/")[:2]) for image in images for text in image.platforms}
+        return {each for each in named.intersection(PLATFORMS) if self.runs_all(pod, _node_of(each, "one"))}
+
+    def runs_on_all(self, pod: Manifest, platforms: Sequence[str]) -> bool:
+        """Whether nodes of each of these platforms run all images of the pod."""
+        return all(self.runs_all(pod, _node_of(each, "one")) for each in platforms)
+
+    @staticmethod
+    def may_be_on(spec: Manifest, platform: str) -> bool:
+        """Whether the author of the pod allows a node of the platform, of whatever other labels."""
+        return any(allows(spec, _node_of(platform, zone)) for zone in ("one", "two"))
 
     def is_settled_by_known(self, pod: Manifest) -> bool:
         """Whether no node is right for the pod whatever its images are that nobody serves."""

@@ -1,7 +1,22 @@
 """All promises that every world is held to."""
 
 from tests.worlds.judging import Invariant
-from tests.worlds.promises_of_agreement import ExplainAgrees, FixAgrees, GuardedTemplates
+from tests.worlds.promises_of_additions import (
+    Annotations,
+    AuthorsWords,
+    NothingNeedless,
+    Preferences,
+    SchedulersName,
+    Tolerations,
+)
+from tests.worlds.promises_of_agreement import (
+    ExplainAgrees,
+    FixAgrees,
+    GuardedTemplates,
+    ObservedAreEchoed,
+    UnknownIsNeverYes,
+    VerbsAreRight,
+)
 from tests.worlds.promises_of_evictions import NobodyEvictedInVain
 from tests.worlds.promises_of_gates import (
     AsKnownAtOnce,
@@ -24,6 +39,7 @@ from tests.worlds.promises_of_places import (
     RightNodes,
 )
 from tests.worlds.promises_of_reviews import (
+    CriticalDoNotWait,
     NamespacesWordAtCreation,
     NeverRefused,
     NoEmptyTerms,
@@ -81,4 +97,14 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     NoEmptyTerms,
     GentleToRegistries,
     NobodyEvictedInVain,
+    AuthorsWords,
+    NothingNeedless,
+    Tolerations,
+    Preferences,
+    Annotations,
+    SchedulersName,
+    VerbsAreRight,
+    UnknownIsNeverYes,
+    ObservedAreEchoed,
+    CriticalDoNotWait,
 )

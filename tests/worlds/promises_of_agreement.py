@@ -1,8 +1,9 @@
 """Promises that each part gives the answer that the others give: templates of guarded DaemonSets, and commands."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,14 +11,15 @@ from extender.placement.patch import Operation, apply
 from extender.placement.scheduling import REFUSED
 from extender.reports.explanation import Explanation
 from testbed.memory_http import Client
-from tests.unit.placement.kube_scheduler import allows
+from tests.unit.placement.kube_scheduler import allows, is_tolerated
 from tests.worlds.commands import Commands
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life, copied
-from tests.worlds.plan import Applied, Manifest
+from tests.worlds.plan import Applied, Image, Manifest
+from tests.worlds.promises_of_additions import scores_of
 from tests.worlds.replicas import SCHEDULER_PORT
 from tests.worlds.reviews import Answer, Reviewer
-from tests.worlds.truth import MODE, annotation, owner_kind, references, required_terms
+from tests.worlds.truth import MODE, annotation, name_of, owner_kind, platform_of, references, required_terms, runs_on
 
 _TAG_SECONDS = 910.0  # after which a tag that has moved is asked for again
 _LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
@@ -117,7 +119,63 @@ class _OfCommands(Invariant):
         return await reviewer.review(manifest, f"asked-{life.uid}")
 
 
-class ExplainAgrees(_OfCommands):
+class Verbs(NamedTuple):
+    """What the verbs say of all nodes: which pass, are refused, have a score, or are candidates for preemption."""
+
+    passed: list[str]
+    refused: set[str]
+    error: str
+    scores: Mapping[str, int]
+    candidates: list[str]
+
+
+class _OfVerbs(_OfCommands):
+    """Asks a replica as kube-scheduler does."""
+
+    async def _ask_verbs(self, pod: Manifest) -> Verbs:
+        nodes = self.world.nodes()
+        whole = msgspec.json.encode({"Pod": pod, "Nodes": {"items": nodes}})
+        names = msgspec.json.encode({"Pod": pod, "NodeNames": [*map(name_of, nodes)]})
+        victims = {
+            name_of(each): {"Pods": [{"UID": f"on-{name_of(each)}"}], "NumPDBViolations": 1} for each in nodes
+        }  # fmt: skip
+        await self._ask("filter", whole)
+        await asyncio.sleep(_LOOKUP_SECONDS)  # what memory has lost is looked up again
+        filtered, by_name = await self._ask("filter", whole), await self._ask("filter", names)
+        scores = {each["Host"]: each["Score"] for each in await self._ask("prioritize", names)}
+        body = msgspec.json.encode({"Pod": pod, "NodeNameToMetaVictims": victims})
+        spared = (await self._ask("preempt", body))["NodeNameToMetaVictims"]
+        passed = [*map(name_of, (filtered["Nodes"] or {"items": ()})["items"] or ())]
+        self.check(passed == (by_name["NodeNames"] or []), "by names filter says something else", passed=passed,
+                   by_name=by_name)  # fmt: skip
+        self.check(not filtered["FailedNodes"], "a node is said to be worth an eviction", failed=filtered)
+        self.check(all(victims[name] == each for name, each in spared.items()), "other victims", spared=spared)
+        refused = filtered["FailedAndUnresolvableNodes"] or {}
+        return Verbs(passed, {*refused}, filtered["Error"], scores, [*spared])
+
+    def _judge(self, life: Life, found: Verbs, right: Sequence[Verbs]) -> None:
+        """Checks that the answers are one of those that are right; what an error says is not compared."""
+        is_right = any(
+            found._replace(error="") == each._replace(error="") and bool(found.error) == bool(each.error)
+            for each in right
+        )
+        self.check(is_right, "a verb is wrong", pod=life.key, found=found, right=right, images=references(life.sent))
+
+    def _others(self, nodes: Sequence[Manifest]) -> set[str]:
+        """The names of all nodes besides these."""
+        return {*map(name_of, self.world.nodes())} - {*map(name_of, nodes)}
+
+    async def _ask(self, verb: str, body: bytes) -> Any:  # JSON
+        client = Client(self.world.network, "invariants")
+        url = f"http://{self.world.running()[0].address}:{SCHEDULER_PORT}/scheduler/{verb}"
+        try:
+            answer = await client.request("POST", url, body, timeout_seconds=10.0)
+        finally:
+            client.close()
+        return msgspec.json.decode(answer.body)
+
+
+class ExplainAgrees(_OfVerbs):
     """I6 for explain."""
 
     name = "I6 explain"
@@ -139,36 +197,117 @@ class ExplainAgrees(_OfCommands):
                 await self._judge_verbs(life, manifest, explanation)
 
     def _judge_nodes(self, life: Life, explanation: Explanation) -> None:
-        nodes = {node["metadata"]["name"]: node for node in self.world.nodes()}
+        world = self.world
+        nodes = {node["metadata"]["name"]: node for node in world.nodes()}
+        patch = explanation.webhook.patch if world.is_sent_to_webhook(life) else []
+        written: Any = apply(life.sent, patch)
+        given = written["spec"]
         for group in explanation.nodes:
             for name in group.names:
-                is_right = self.world.runs_all(life.sent, nodes[name])
+                is_right = world.runs_all(life.sent, nodes[name])
                 self.check(is_right == (group.images == "yes"), "explain is wrong about a node", pod=life.key,
                            node=name, explained=group.images)  # fmt: skip
+                is_allowed = allows(life.sent["spec"], nodes[name]) and is_tolerated(given, nodes[name])
+                self.check(is_allowed == (not group.obstacles), "explain is wrong about what its author asks",
+                           pod=life.key, node=name, obstacles=group.obstacles)  # fmt: skip
+                may_be_there = is_right and is_tolerated(given, nodes[name]) and allows(given, nodes[name])
+                self.check(may_be_there == (group.answer == "yes"), "explain answers wrongly",
+                           pod=life.key, node=name, answer=group.answer)  # fmt: skip
 
     async def _judge_verbs(self, life: Life, pod: Manifest, explanation: Explanation) -> None:
-        body = msgspec.json.encode({"Pod": pod, "Nodes": {"items": self.world.nodes()}})
-        await self._ask("filter", body)
-        await asyncio.sleep(_LOOKUP_SECONDS)  # what memory has lost is looked up again
-        filtered, scores = await self._ask("filter", body), await self._ask("prioritize", body)
-        refused = {*(filtered.get("FailedNodes") or ()), *(filtered.get("FailedAndUnresolvableNodes") or ())}
-        score_of = {each["Host"]: each["Score"] for each in scores}
+        verbs = await self._ask_verbs(pod)
         for group in explanation.nodes:
             for name in group.names:
-                is_same = (group.verdict in REFUSED) == (name in refused)
+                is_same = (group.verdict in REFUSED) == (name in verbs.refused)
                 self.check(is_same, "explain and filter differ", pod=life.key, node=name, explained=group.verdict)
-                if name not in refused and not self.world.prefers_by_filter():  # then nothing is left to prioritize
-                    self.check(group.score == score_of.get(name, 0), "explain and prioritize differ", pod=life.key,
-                               node=name, explained=group.score, scores=scores)  # fmt: skip
+                if name not in verbs.refused and not self.world.prefers_by_filter():  # else nothing is left to score
+                    self.check(group.score == verbs.scores.get(name, 0), "explain and prioritize differ", pod=life.key,
+                               node=name, explained=group.score, scores=verbs.scores)  # fmt: skip
 
-    async def _ask(self, verb: str, body: bytes) -> Any:  # JSON
-        client = Client(self.world.network, "invariants")
-        url = f"http://{self.world.running()[0].address}:{SCHEDULER_PORT}/scheduler/{verb}"
-        try:
-            answer = await client.request("POST", url, body, timeout_seconds=10.0)
-        finally:
-            client.close()
-        return msgspec.json.decode(answer.body)
+
+class VerbsAreRight(_OfVerbs):
+    """D16."""
+
+    name = "D16 verbs"
+    promise = "filter, prioritize and preempt go by what a pod's images run on, and by what is preferred"
+    floor = 120
+
+    async def finish(self) -> None:
+        world = self.world
+        for life, pod in self._pods():
+            if not world.uses_verbs(life):
+                continue
+            right = [node for node in world.nodes() if world.runs_all(life.sent, node)]
+            scores = {name_of(node): scores_of(world, life).get(platform_of(node)[1], 0) for node in right}
+            scores = {name: score for name, score in scores.items() if score}
+            passed = [*map(name_of, right)]
+            if world.prefers_by_filter() and scores:
+                passed = [name for name in passed if scores.get(name) == max(scores.values())]
+                scores = {}
+            expected = Verbs(passed, self._others(right), "", scores, [*map(name_of, right)])
+            self._judge(life, await self._ask_verbs(pod), [expected])
+
+
+class UnknownIsNeverYes(_OfVerbs):
+    """D17."""
+
+    name = "D17 unknown"
+    promise = "an image that is not known passes, is retried or assumed, as is chosen, and gives no score"
+    floor = 15
+
+    async def finish(self) -> None:
+        world = self.world
+        for life, pod in self._pods():
+            if not world.uses_verbs(life):
+                continue
+            known = [each for each in references(pod) if world.known_since(pod, each) < math.inf]
+            spec = {"containers": [{"image": each} for each in known]}
+            nodes = [node for node in world.nodes() if world.runs_all({"spec": spec}, node)]
+            scheduler = world.config.scheduler
+            choices = {scheduler.pending, world.unknown_choice(life) or scheduler.unknown}
+            self._judge(life, await self._ask_verbs(pod), [self._expected(each, nodes) for each in sorted(choices)])
+
+    def _expected(self, choice: str, nodes: Sequence[Manifest]) -> Verbs:
+        world = self.world
+        if choice == "retry" and nodes:
+            return Verbs([], set(), "retry", {}, [])
+        if choice == "assume":
+            assumed = Image(host="", repository="", form="index", platforms=tuple(world.config.scheduler.assume))
+            nodes = [each for each in nodes if runs_on(assumed, each, world.config.placement.compatibility)]
+        passed = [*map(name_of, nodes)]
+        return Verbs(passed, self._others(nodes), "", {}, [] if choice == "retry" else passed)
+
+    def _is_asked_about(self, life: Life) -> bool:
+        world, pod = self.world, life.sent
+        used = references(pod)
+        if world.mode_of(life) != "enforce" or not world.is_settled(life.namespace) or not world.is_plain(pod):
+            return False
+        if any(map(world.contents.has_changed, used)) or any(
+            "image" in each for each in pod["spec"].get("volumes", ())
+        ):
+            return False
+        missing = [each for each in used if world.known_since(pod, each) == math.inf]
+        is_simple = all(world.contents.image(each) is None and world.stated(each) is None for each in missing)
+        return life.is_there and bool(missing) and is_simple
+
+
+class ObservedAreEchoed(_OfVerbs):
+    """D18."""
+
+    name = "D18 echo"
+    promise = "pods that are observed or ignored get every node from filter and preempt, and no score"
+    floor = 60
+
+    async def finish(self) -> None:
+        names = [*map(name_of, self.world.nodes())]
+        for life, pod in self._pods():
+            if self.world.uses_verbs(life):
+                self._judge(life, await self._ask_verbs(pod), [Verbs(names, set(), "", {}, names)])
+
+    def _is_asked_about(self, life: Life) -> bool:
+        world = self.world
+        is_observed = world.mode_of(life) != "enforce" and world.is_settled(life.namespace)
+        return is_observed and life.is_there and owner_kind(life.pod) != "DaemonSet"
 
 
 class FixAgrees(_OfCommands):

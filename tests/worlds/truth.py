@@ -112,6 +112,10 @@ def annotation(obj: Manifest, key: str) -> str:
     return str((obj["metadata"].get("annotations") or {}).get(key, ""))
 
 
+def name_of(obj: Manifest) -> str:
+    return str(obj["metadata"]["name"])
+
+
 def owner_kind(pod: Manifest) -> str:
     """The kind of the pod's controller; empty for a bare pod."""
     owners: Iterable[Mapping[str, Any]] = pod["metadata"].get("ownerReferences") or ()
@@ -122,6 +126,11 @@ def required_terms(spec: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return required["nodeSelectorTerms"] if required else None
+
+
+def preferred_terms(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return list(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
 
 
 def operator_opens(image: Image) -> bool:
