@@ -11,6 +11,9 @@ from typing import NamedTuple
 _MAX_DOUBLINGS = 64  # exceeds every `max_seconds` in use; an unbounded power would overflow eventually
 _SHORTER, _LONGER = 0.2, 0.1
 
+FORGOTTEN_SECONDS = 600.0
+"""A failure that comes so long after another has ceased to hold is a first one again: nobody had tried meanwhile."""
+
 
 class Backoff(NamedTuple):
     """How long to wait after failures in a row: `first_seconds`, doubling up to `max_seconds`."""
@@ -69,7 +72,7 @@ class CircuitBreaker:
         now, is_next = self._clock(), not self.is_open
         if not is_next and retry_after_seconds is None:
             return None
-        failures = self.failures + is_next
+        failures = is_next + (self.failures if now - self._open_until < FORGOTTEN_SECONDS else 0)
         open_until = now + self._backoff.seconds(failures, self._random, retry_after_seconds)
         if open_until <= self._open_until:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from extender.circuit_breaker import Backoff
+from extender.circuit_breaker import FORGOTTEN_SECONDS, Backoff
 from extender.credentials.keyring import CredentialId
 from extender.images.content import Cause, Failure
 from extender.images.reference import PackedDigest
@@ -73,10 +73,12 @@ class Failures:
 
         `owner` is the tenant whose lookup failed.
         """
-        key = _key_of(target, credential_ids)
+        key, now = _key_of(target, credential_ids), self._clock()
         before = self._rows.get(key)
-        in_a_row = 1 + (before.in_a_row if before and before.failure == failure else 0)
-        until = self._clock() + hold_seconds(failure, in_a_row, self._random, retry_after)
+        in_a_row = 1
+        if before and before.failure == failure and now - before.until < FORGOTTEN_SECONDS:
+            in_a_row += before.in_a_row
+        until = now + hold_seconds(failure, in_a_row, self._random, retry_after)
         self._rows.put(key, _Row(failure, until, in_a_row, owner))
 
     def remove(self, target: Target, credential_ids: Sequence[CredentialId]) -> None:

@@ -40,6 +40,8 @@ def state_of(breaker: CircuitBreaker) -> str:
         ("fail 10 fail 20", OVER, 2),
         ("fail 10 fail 20 ok fail", OPEN, 1),
         ("fail 10 fail 20 ok fail 10", OVER, 1),
+        ("fail 10 fail 619 fail", OPEN, 3),
+        ("fail 10 fail 620 fail", OPEN, 1),  # nobody has tried for long
         ("throttle", OPEN, 1),
         ("throttle 59.999", OPEN, 1),
         ("throttle 60", OVER, 1),

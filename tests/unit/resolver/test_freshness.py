@@ -305,6 +305,22 @@ async def test_failures_are_bounded_apart_from_what_is_known(world: World) -> No
     assert world.peek() == ARM64
 
 
+@pytest.mark.parametrize(("pause_seconds", "requests"), [(590, 1), (660, 12)], ids=["asked-lately", "forgotten"])
+async def test_a_missing_tag_that_nobody_has_asked_for_lately_is_asked_for_often_again(
+    world: World, pause_seconds: float, requests: int
+) -> None:
+    """Its next pod is pending for half a minute, however long the one before had waited for the tag."""
+    for _ in range(13):
+        await world.ask()
+        world.advance(5)
+    world.advance(pause_seconds)
+    world.requests.clear()
+    for _ in range(12):
+        await world.ask()
+        world.advance(5)
+    assert len(world.requests) == requests
+
+
 @pytest.mark.parametrize(
     ("cause", "in_a_row", "chance", "stated", "seconds"),
     [
