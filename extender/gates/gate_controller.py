@@ -303,11 +303,11 @@ class GateController:
         question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
         is_expired = self._clock() >= held.expires_at
         answers = self._answers(held, question)
-        if answers is None:
-            if not is_expired:
-                return
-            # It is past its limit, and no lookup of this replica has ended: it led only now, or was not responsible.
+        if is_expired and (answers is None or held not in self._waits):
+            # No lookup of this replica has ended: it led only now, or was not responsible. Or none was for this pod.
             answers = await self._pod_resolver.resolve(question, _LAST_LOOKUP_SECONDS)
+        if answers is None:
+            return
         nodes = self._cluster_nodes()
         facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
         resolved = ResolvedPod(pod, question.images, facts, overrides, nodes)

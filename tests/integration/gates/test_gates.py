@@ -518,7 +518,7 @@ async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster) -> None:
 async def test_namespace_that_waits_for_too_many_images_is_judged_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pods beyond its share look nothing up meanwhile, and go when others of it have gone."""
+    """Its pods beyond its share look nothing up before their limit, and go when others of it have gone."""
     names = [f"pod-{number}" for number in range(4)]
     monkeypatch.setattr("extender.gates.image_waits._WAITS_EACH", 1)
     async with cluster.controlled():
@@ -529,6 +529,19 @@ async def test_namespace_that_waits_for_too_many_images_is_judged_again(
             cluster.registry.add_index(f"late-{number}", "1", ["linux/arm64"])
         await cluster.is_released(*names)
     assert {name: cluster.architectures(name) for name in names} == {name: ["arm64"] for name in names}
+
+
+async def test_a_pod_beyond_the_share_of_its_namespace_is_looked_up_at_its_limit(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may have asked for its image before, or not since it was missing."""
+    monkeypatch.setattr("extender.gates.image_waits._WAITS_EACH", 1)
+    async with cluster.controlled(limit_seconds=LIMIT_SECONDS):
+        cluster.create("first", "never:1", gates=[GATE, "example.com/other"])
+        await cluster.is_told("WaitingForImagePlatforms")
+        cluster.create("beyond", "arm:1")
+        await cluster.is_released("beyond")
+    assert cluster.architectures("beyond") == ["arm64"]
 
 
 async def test_documents_beyond_the_budget_are_read_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
