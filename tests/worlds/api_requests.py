@@ -59,7 +59,7 @@ class ApiRequests:
             watch.cut()
 
     def compact(self) -> None:
-        """Forgets what was before: older watches and lists that go on end with 410. Watches are cut."""
+        """Forgets what was before: watches from then and lists that go on end with 410. Open watches go on."""
         self._api.storage.compact()
 
     def slow(self, seconds: float) -> None:

@@ -190,6 +190,7 @@ async def _fail_watches(world: Circumstances, event: WatchFault) -> None:
         requests.watch_cut(resource)
     elif event.what == "compacted":
         requests.compact()
+        requests.watch_cut(resource)
     else:
         silence = requests.watch_silence
         await _for_a_while(event, lambda: silence(resource), lambda: silence(resource, on=False))

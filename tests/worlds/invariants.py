@@ -58,6 +58,7 @@ from tests.worlds.promises_of_service import (
     HeldOnlyByTheAble,
     NoErrors,
     NoTraceback,
+    ViewsFollow,
 )
 
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -74,6 +75,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     BackToTheFloor,
     OwnLogins,
     HealthIsTrue,
+    ViewsFollow,
     HeldOnlyByTheAble,
     NoTraceback,
     AsKnownAtOnce,

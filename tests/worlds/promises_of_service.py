@@ -11,12 +11,14 @@ from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Mode
 from tests.worlds.scheduling_queue import priority_of
+from tests.worlds.trace import Entry
 from tests.worlds.truth import NOT_IN_VIEW, is_gated, owner_kind, references
 
 # A view that was whole once answers for the nodes that it has.
 _BUT_WATCHES = ("api", "callers", "fetcher", "patches", "registry", "replica", "right", "rollout")
 # Between two looks at what is kept. Images that pods wait for are looked at every 5 s, which finds that nobody waits.
 _OTHER_SECONDS = 6.5
+_RELISTED_SECONDS = 8.0
 _SIGHT = ("api", "replica", "right:list", "right:watch", "rollout", "watch")
 _NOTICED_SECONDS = 100.0
 _MISSED_SECONDS = 125.0  # a watch is lost after 90 s, and a pod that is older than 30 s was missed by it
@@ -53,6 +55,31 @@ class HealthIsTrue(Invariant):
                 self.check(status == 200, "not ready while nothing is wrong", replica=replica.name, text=text)
                 if world.config.admission.unknown is UnknownImages.GATE:
                     self.check(replica.able, "not able while nothing is wrong", replica=replica.name)
+
+
+class ViewsFollow(Invariant):
+    """I9 for views."""
+
+    name = "I9 views"
+    promise = "a view whose version the API server has dropped is whole again within seconds"
+    floor = 1
+
+    def start(self) -> None:
+        self.world.trace.listen("WatchFault", self._failed)
+
+    def _failed(self, entry: Entry) -> None:
+        if entry.fields["what"] == "compacted":
+            name = {"pods": "held-pods"}.get(entry.fields["resource"], entry.fields["resource"])
+            self.world.later(_RELISTED_SECONDS, lambda: self._look(name))
+
+    def _look(self, name: str) -> None:
+        world = self.world
+        began_at = world.now - _RELISTED_SECONDS - 1.0
+        if not world.wrongs.was_right_since(began_at, "api", "right", "rollout", "replica", f"watch:{name} silent"):
+            return
+        for replica in world.running():
+            age = replica.metrics()[f"multiarch_watch_age_seconds{{{name}}}"]
+            self.check(age < _RELISTED_SECONDS, "is not listed again", replica=replica.name, view=name, age=age)
 
 
 class HeldOnlyByTheAble(Invariant):

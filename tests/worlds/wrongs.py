@@ -43,7 +43,7 @@ _FOUND: Mapping[type, Callable[[Any], tuple[str, float, float]]] = {
     RegistryFault: lambda event: (f"registry:{event.host}", event.seconds, _felt_registry(event)),
     FetcherStopped: lambda event: (f"fetcher:{event.replica}", event.seconds, _after_lookups(event.seconds)),
     RightDenied: lambda event: (f"right:{event.verb} {event.resource}", event.seconds, _RIGHTS + _after_lookups(0.0)),
-    WatchFault: lambda event: (f"watch:{event.resource} {event.what}", event.seconds, _WATCHES),
+    WatchFault: lambda event: (f"watch:{event.resource} {event.what}", *_of_watch(event)),
     ApiFault: lambda event: ("api ", event.seconds, _API),
     PatchRefused: lambda event: ("patches whole" if event.whole else "patches", event.seconds, _MOMENT),
     NetworkFault: lambda event: (_connection(event), event.seconds, _felt_connection(event)),
@@ -52,6 +52,11 @@ _FOUND: Mapping[type, Callable[[Any], tuple[str, float, float]]] = {
     SettingsChanged: lambda _: ("rollout", 60.0, _START),
 }
 """What is wrong through an event, for how long, and for how long it is felt."""
+
+
+def _of_watch(event: WatchFault) -> tuple[float, float]:
+    """Another watch follows at once where a watch ends."""
+    return (event.seconds, _WATCHES) if event.what == "silent" else (0.0, _MOMENT)
 
 
 def _felt_registry(event: RegistryFault) -> float:
