@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -89,7 +89,9 @@ class GuardedTemplates(Invariant):
 
 
 class _OfCommands(Invariant):
-    """Asks at the end, about pods whose images have been known for long."""
+    """Asks at the end, about pods of these modes whose images have been known for long."""
+
+    modes: ClassVar[tuple[str, ...]] = ("enforce",)
 
     def _pods(self) -> Iterator[tuple[Life, Manifest]]:
         """A few of them, each with its manifest as its author would have it in a file."""
@@ -103,7 +105,9 @@ class _OfCommands(Invariant):
 
     def _is_asked_about(self, life: Life) -> bool:
         world, pod = self.world, life.pod
-        if owner_kind(pod) == "DaemonSet" or world.mode_of(life) != "enforce" or not world.is_settled(life.namespace):
+        if owner_kind(pod) == "DaemonSet" or world.mode_of(life) not in self.modes:
+            return False
+        if not world.is_settled(life.namespace):
             return False
         if world.is_drawn(life.namespace) or "prefer-share" in str(life.sent):  # it is drawn for each review
             return False
@@ -314,6 +318,7 @@ class FixAgrees(_OfCommands):
     """I6 for fix."""
 
     name = "I6 fix"
+    modes = _MODES
     promise = "fix writes into a pod's manifest what the webhook gives the pod"
     floor = 150
 
