@@ -42,7 +42,7 @@ from tests.worlds.replicas import SCHEDULER_PORT, Replica
 from tests.worlds.scheduler import KubeScheduler
 from tests.worlds.scheduler_election import SchedulerElection
 from tests.worlds.trace import Entry, Trace
-from tests.worlds.truth import Contents, references
+from tests.worlds.truth import LABEL, Contents, references
 from tests.worlds.workloads import Workloads
 from tests.worlds.wrongs import Wrongs
 
@@ -50,6 +50,7 @@ _STARTED_SECONDS = 60.0  # at most, before the first event: replicas start as th
 _LATENCY_SECONDS = 0.01
 _RESTART_SECONDS = 3.0  # until a replica that has ended is started again
 _FLUSHED_SECONDS = 345.0  # in which kube-scheduler tries every pod again
+_SEARCHED_SECONDS = 345.0  # in which a pod is found that has our gate and not its label
 _QUIET_SECONDS = 75.0  # after the last fault is felt no more
 _LEARNED_SECONDS = 3.0  # in which the images of a pod get known, unless one of these is wrong
 _OF_LOOKUPS = ("api", "callers", "fetcher", "registry", "replica", "right", "rollout")
@@ -158,6 +159,8 @@ class World(Circumstances):
             await self._until(max(self.now, self.wrongs.felt_until()) + _QUIET_SECONDS)
             if self.plan.mode.has_verbs and self._is_pod_left():
                 await asyncio.sleep(_FLUSHED_SECONDS)
+            if any(life.is_held and LABEL not in life.pod["metadata"].get("labels", {}) for life in self.lives):
+                await asyncio.sleep(_SEARCHED_SECONDS)
             for invariant in self.invariants:
                 await invariant.finish()
             await self._end()
