@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tests.worlds.choices import HIGH_CLASS, PRIVATE_HOST, PUBLIC_HOST, RUNTIME_CLASSES, SECOND_SCHEDULER
+from tests.worlds.choices import (
+    HIGH_CLASS,
+    POD_ANNOTATIONS,
+    PRIVATE_HOST,
+    PUBLIC_HOST,
+    RUNTIME_CLASSES,
+    SECOND_SCHEDULER,
+)
 from tests.worlds.drawing import (
     LOGINS,
     MULTI,
@@ -51,6 +58,7 @@ from tests.worlds.truth import MODE, PREFIX
 _LIMIT = "admission.gate.limit_seconds"
 _OUTAGES = ("registry", "fetcher", "api", "network", "watch", "right", "replica")
 _GATE = {"admission.unknown": '"gate"'}
+_OPEN = {"registry.private_addresses": "true", "scheduler.pending": '"pass"', "scheduler.unknown": '"pass"'}
 _GATING = (Mode.WEBHOOK, Mode.BOTH, Mode.POLICY)
 _REVIEWING = (Mode.WEBHOOK, Mode.BOTH, Mode.SECOND, Mode.DEFAULT_AND_WEBHOOK)
 _ASKED = (Mode.SECOND, Mode.DEFAULT, Mode.DEFAULT_AND_WEBHOOK)
@@ -129,18 +137,22 @@ def _limit(draw: Draw) -> Iterator[AnyEvent]:
         yield draw.apply(draw.pod(images, **more), draw.when(1.0, 40.0))
     for team in TEAMS:
         yield GateRemoved(at=draw.when(95.0, 115.0), namespace=team, name=QUOTA_GATE)
-    if draw.maybe(0.3):
+    if draw.maybe(0.4):
         yield LabelRemoved(at=draw.when(), namespace=draw.team())
     if draw.maybe(0.3):
         yield PodImageChanged(at=draw.when(), namespace=draw.team(), image=draw.known())
 
 
 def _unable(draw: Draw) -> Iterator[AnyEvent]:
-    """Nobody may remove a gate, or sees whose, for longer than it takes to notice; pods come before and afterwards."""
+    """Nobody may remove a gate, or sees whose, for longer than it takes to notice; pods come before and afterwards.
+
+    Where none comes before, no removal fails, and what the API server says of rights is all there is to notice.
+    """
     late = [draw.image() for _ in range(2)]
     yield ImagePushed(at=draw.when(30.0, 60.0), image=late[0])
-    times = (*((2.0, 12.0),) * 3, *((21.0, 35.0),) * 2, *((50.0, 120.0),) * 5, *((145.0, 185.0),) * 8)
-    for first, last in times:
+    is_first = draw.maybe(0.3)
+    before = (*((2.0, 12.0),) * 3, *((21.0, 35.0),) * 2, *((50.0, 120.0),) * 5)
+    for first, last in (*(() if is_first else before), *((145.0, 185.0),) * 8):
         yield draw.apply(draw.pod([draw.one(late).reference], share=0.0, **draw.placement()), draw.when(first, last))
     at, seconds = draw.when(15.0, 20.0), 170.0
     faults: tuple[AnyEvent, ...] = (
@@ -150,7 +162,7 @@ def _unable(draw: Draw) -> Iterator[AnyEvent]:
         PatchRefused(at=at, seconds=seconds, whole=True),
         PatchRefused(at=at, seconds=seconds, whole=True),
     )
-    yield draw.one(faults)
+    yield draw.one(faults[:2] if is_first else faults)
 
 
 def _namespaces(draw: Draw) -> Iterator[AnyEvent]:
@@ -284,6 +296,8 @@ def _asked_before_nodes_are_known(draw: Draw) -> Iterator[AnyEvent]:
 
 def _preference(draw: Draw) -> Iterator[AnyEvent]:
     """Pods for several architectures, with shares and preferences."""
+    preferred = draw.one(POD_ANNOTATIONS[f"{PREFIX}prefer"])
+    yield NamespaceAnnotated(at=1.0, name=draw.team(), annotations={f"{PREFIX}prefer": preferred})
     for _ in range(draw.one((3, 4))):
         manifest = draw.workload("Deployment", [draw.known(draw.one((MULTI, MULTI, USUAL[1])))], share=0.4)
         if draw.maybe(0.6):
@@ -297,7 +311,7 @@ def _preference(draw: Draw) -> Iterator[AnyEvent]:
 def _private(draw: Draw) -> Iterator[AnyEvent]:
     """Images that one namespace may pull, and secrets that come, change and go."""
     for team in TEAMS:
-        is_there = draw.maybe(0.7)
+        is_there = draw.maybe(0.8)
         if is_there:
             login = LOGINS[team] if draw.maybe(0.85) else "a:wrong"
             draw.secrets.append(Secret(namespace=team, name=PULL_SECRET, logins={PRIVATE_HOST: login}))
@@ -374,6 +388,8 @@ def _nodes(draw: Draw) -> Iterator[AnyEvent]:
         node = Node(name=draw.name("joined"), architecture=draw.one(("amd64", "arm64")))
         yield NodeAdded(at=joined_at + number * draw.one((0.0, 0.1)), node=node)
     yield from _new_nodes(draw)
+    if draw.maybe(0.4):
+        yield WatchFault(at=draw.when(), seconds=0.0, resource="nodes", what="compacted")
     if draw.maybe(0.5):
         yield NodeRemoved(at=draw.when(), name=draw.one(draw.nodes).name)
     if draw.maybe(0.5):
@@ -395,12 +411,19 @@ def _leading(draw: Draw) -> Iterator[AnyEvent]:
 
 
 def _takeover(draw: Draw) -> Iterator[AnyEvent]:
-    """Pods that are held while nobody leads, and are past their limit once somebody does, to whom they are new."""
+    """Pods that are held while nobody leads, and are past their limit once somebody does, to whom they are new.
+
+    Or nobody may write the Lease, for longer than the limit.
+    """
     at = draw.when(3.0, 20.0)
-    yield ReplicaKilled(at=at, replica=LEADER)
+    is_led = draw.maybe(0.8)
+    if is_led:
+        yield ReplicaKilled(at=at, replica=LEADER)
+    else:
+        yield RightDenied(at=at, seconds=90.0, verb="patch", resource="leases")
     for _ in range(6):
         manifest = draw.pod([draw.known(draw.one(USUAL))], share=0.0, **draw.placement())
-        yield draw.apply(manifest, draw.when(at + 0.5, at + 4.5))
+        yield draw.apply(manifest, draw.when(at + 0.5, at + (4.5 if is_led else 30.0)))
     yield from _pods(draw, 3, lambda: [draw.known()])
 
 
@@ -489,7 +512,7 @@ THEMES: Mapping[str, Theme] = {
     ),
     "unable": Theme(
         events=_unable, faults=("registry",), modes=(Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND), forced=_GATE,
-        variants=({_LIMIT: "20"}, {_LIMIT: "60"}), seconds=200.0,
+        variants=({_LIMIT: "20"}, {_LIMIT: "60"}, {_LIMIT: "300"}), seconds=240.0,
     ),
     "namespaces": Theme(
         events=_namespaces, faults=("registry", "fetcher"), modes=(*_GATING, Mode.DEFAULT_AND_WEBHOOK), forced=_GATE,
@@ -530,8 +553,8 @@ THEMES: Mapping[str, Theme] = {
     ),
     "private": Theme(
         events=_private, faults=("registry", "secrets", "fetcher", "replica"), calm=0.3,
-        favourites=("registry.pull_secrets", "registry.docker_config", "admission.unknown"),
-        variants=({}, {"scheduler.pending": '"pass"', "scheduler.unknown": '"pass"'}),
+        favourites=("registry.docker_config",),
+        variants=(_OPEN, {"registry.pull_secrets": "false"}, _OPEN, {**_OPEN, "registry.pull_secrets": '["team-a"]'}),
     ),
     "tags": Theme(
         events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"},
@@ -550,7 +573,8 @@ THEMES: Mapping[str, Theme] = {
         least_replicas=2, seconds=240.0,
     ),
     "takeover": Theme(
-        events=_takeover, faults=("registry", "fetcher"), modes=(Mode.POLICY,), forced={_LIMIT: "8"},
+        events=_takeover, faults=("registry", "fetcher"), modes=(Mode.POLICY,),
+        forced={_LIMIT: "8", "placement.mode": '"enforce"', "admission.node_affinity": '"required"'},
         favourites=("admission.tolerations",), least_replicas=2, calm=0.9,
     ),
     "impossible": Theme(
