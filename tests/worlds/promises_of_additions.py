@@ -154,7 +154,8 @@ class NothingNeedless(_OfAdditions):
         world, pod = self.world, life.pod
         if not self._is_decided(life) or IMPOSSIBLE in str(required_terms(pod["spec"])):
             return
-        if required_terms(pod["spec"]) == required_terms(life.sent["spec"]):
+        # What its template had got of ours is taken away where its author has become stricter.
+        if required_terms(pod["spec"]) in (None, required_terms(life.sent["spec"])):
             return
         platforms = {"/".join(platform_of(each)) for each in world.nodes()}.union(USUAL_PLATFORMS)
         allowed = [each for each in platforms if world.may_be_on(life.sent["spec"], each)]
