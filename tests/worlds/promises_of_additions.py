@@ -71,7 +71,7 @@ class AuthorsWords(_OfAdditions):
 
     name = "D10 authors"
     promise = "what a pod's author asks of nodes stays as it is; what is added is about platforms, and is recorded"
-    floor = 2000
+    floor = 5000
 
     def _look(self, life: Life) -> None:
         pod, sent = life.pod["spec"], life.sent["spec"]
@@ -148,7 +148,7 @@ class NothingNeedless(_OfAdditions):
 
     name = "D11 no needless terms"
     promise = "a pod gets required affinity only if its author allows a node that there may be and it may not have"
-    floor = 25
+    floor = 90
 
     def _look(self, life: Life) -> None:
         world, pod = self.world, life.pod
@@ -170,7 +170,7 @@ class Tolerations(_OfAdditions):
 
     name = "D12 tolerations"
     promise = "a pod gets just the tolerations whose platforms all its images run on and its author allows"
-    floor = 120
+    floor = 250
 
     def _look(self, life: Life) -> None:
         world, pod = self.world, life.pod
@@ -215,7 +215,7 @@ class Preferences(_OfAdditions):
 
     name = "D13 preference"
     promise = "a multi-arch pod gets the preference of its author, its namespace or the operator, and no other pod any"
-    floor = 60
+    floor = 170
 
     def _look(self, life: Life) -> None:
         world, pod, sent = self.world, life.pod, life.sent
@@ -256,7 +256,7 @@ class Annotations(_OfAdditions):
 
     name = "D14 platforms"
     promise = "where the setting says so, a known pod says what its images have in common, and no other pod does"
-    floor = 150
+    floor = 450
 
     def _look(self, life: Life) -> None:
         world, pod = self.world, life.pod
@@ -275,7 +275,7 @@ class SchedulersName(_OfAdditions):
 
     name = "D15 schedulerName"
     promise = "in labelled namespaces pods of the default scheduler get the second one, and no others"
-    floor = 300
+    floor = 800
 
     def _look(self, life: Life) -> None:
         world, pod = self.world, life.pod

@@ -33,7 +33,7 @@ class GuardedTemplates(Invariant):
 
     name = "I6 templates"
     promise = "the template of a guarded DaemonSet allows the nodes that run its images by now, and no other"
-    floor = 4
+    floor = 12
 
     def start(self) -> None:
         self._last: dict[str, Manifest] = {}
@@ -184,7 +184,7 @@ class ExplainAgrees(_OfVerbs):
 
     name = "I6 explain"
     promise = "explain says of each node what is true, what filter and prioritize answer, and what the webhook writes"
-    floor = 400
+    floor = 1500
 
     async def finish(self) -> None:
         asked = list(self._pods())
@@ -234,7 +234,7 @@ class VerbsAreRight(_OfVerbs):
 
     name = "D16 verbs"
     promise = "filter, prioritize and preempt go by what a pod's images run on, and by what is preferred"
-    floor = 120
+    floor = 190
 
     async def finish(self) -> None:
         world = self.world
@@ -300,7 +300,7 @@ class ObservedAreEchoed(_OfVerbs):
 
     name = "D18 echo"
     promise = "pods that are observed or ignored get every node from filter and preempt, and no score"
-    floor = 60
+    floor = 50
 
     async def finish(self) -> None:
         names = [*map(name_of, self.world.nodes())]
@@ -320,7 +320,7 @@ class FixAgrees(_OfCommands):
     name = "I6 fix"
     modes = _MODES
     promise = "fix writes into a pod's manifest what the webhook gives the pod"
-    floor = 150
+    floor = 300
 
     async def finish(self) -> None:
         world = self.world

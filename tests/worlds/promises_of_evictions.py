@@ -9,7 +9,7 @@ class NobodyEvictedInVain(RightNodes):
 
     name = "D9 evictions"
     promise = "nobody is evicted for a pod on a node where an image of it that is known cannot run"
-    floor = 1
+    floor = 6
 
     def start(self) -> None:
         self.world.trace.listen("Preempted", self._preempted)

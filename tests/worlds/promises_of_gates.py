@@ -42,7 +42,7 @@ class HeldNoLonger(Invariant):
 
     name = "I2 limit"
     promise = "nobody is held past the limit while one replica lives, whatever fails"
-    floor = 60
+    floor = 140
 
     def start(self) -> None:
         self._judged: set[str] = set()
@@ -88,7 +88,7 @@ class Released(Invariant):
 
     name = "D8 released"
     promise = "a held pod whose images are known is released soon, while one replica has nothing wrong of its own"
-    floor = 20
+    floor = 130
 
     def start(self) -> None:
         self._judged: set[str] = set()
@@ -119,7 +119,7 @@ class AsKnownAtOnce(Invariant):
 
     name = "I11 held first"
     promise = "a pod that was held and whose images became known ends as one whose images were known at once"
-    floor = 50
+    floor = 80
 
     def start(self) -> None:
         if self.world.plan.mode is not Mode.POLICY:
@@ -157,7 +157,7 @@ class AsKnownAtTheLimit(Invariant):
 
     name = "I11 at the limit"
     promise = "a held pod that is past its limit gets what its images need too, where a replica could look them up"
-    floor = 0  # some nine in most hundreds, none in a few
+    floor = 6
 
     def start(self) -> None:
         if self.world.config.admission.unknown is UnknownImages.GATE:
@@ -202,7 +202,7 @@ class HeldForGoodReason(Invariant):
 
     name = "D1 held for a reason"
     promise = "critical pods and DaemonSets' are never held, and nobody for an image that waiting cannot make known"
-    floor = 60
+    floor = 110
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -223,7 +223,7 @@ class OthersGatesStay(Invariant):
 
     name = "D2 others' gates"
     promise = "our gate stays on a pod that others hold too, as long as an image is not known"
-    floor = 1
+    floor = 4
 
     def start(self) -> None:
         self._judged: set[str] = set()
@@ -267,7 +267,7 @@ class NamespacesWord(Invariant):
 
     name = "I17 annotations of held pods"
     promise = "held pods follow a change of their namespace's annotations within seconds"
-    floor = 6
+    floor = 8
 
     def start(self) -> None:
         self.world.on_annotated.append(self._annotated)
@@ -297,7 +297,7 @@ class WholePatches(Invariant):
 
     name = "D3 whole patches"
     promise = "while nothing is wrong no gate is removed alone, and no removal fails"
-    floor = 30
+    floor = 50
 
     def start(self) -> None:
         self.world.lives.on_ungated.append(self._ungated)
@@ -315,7 +315,7 @@ class NothingLeft(Invariant):
 
     name = "D4 signs of holding"
     promise = "the label says what the gate says, and a pod that runs has no reason to wait"
-    floor = 100
+    floor = 270
 
     async def finish(self) -> None:
         for life in self.world.lives:

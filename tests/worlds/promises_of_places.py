@@ -31,7 +31,7 @@ class RightNodes(Invariant):
 
     name = "I1 right nodes"
     promise = "no pod runs where an image that is known cannot, unless settings chose so"
-    floor = 60
+    floor = 90
 
     def start(self) -> None:
         self.world.on_ran.append(self._ran)
@@ -65,7 +65,7 @@ class GuardedDaemons(Invariant):
 
     name = "I15 guarded DaemonSets"
     promise = "pods of guarded DaemonSets never run on a node where their images cannot"
-    floor = 6
+    floor = 7
 
     def start(self) -> None:
         self.world.on_ran.append(self._ran)
@@ -88,7 +88,7 @@ class Bound(Invariant):
 
     name = "I4 bound"
     promise = "once nothing is wrong, every pod whose images are known and for which there is a node is bound"
-    floor = 150
+    floor = 500
 
     async def finish(self) -> None:
         world = self.world
@@ -144,7 +144,7 @@ class OneTruth(Invariant):
 
     name = "I6 affinity"
     promise = "the node affinity of a pod allows the nodes that run its images and that its author allows, and no other"
-    floor = 150
+    floor = 220
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -177,7 +177,7 @@ class MovedTags(Invariant):
 
     name = "I13 moved tags"
     promise = "a tag that has moved is acted upon once its old answer is no longer fresh"
-    floor = 5
+    floor = 12
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -208,7 +208,7 @@ class OwnLogins(Invariant):
 
     name = "I8 logins"
     promise = "no login of a namespace opens anything for another"
-    floor = 3
+    floor = 6
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)
@@ -247,7 +247,7 @@ class ImpossiblePods(Invariant):
 
     name = "D5 impossible"
     promise = "a pod whose images have no platform in common that its author allows gets no node, and says why"
-    floor = 2
+    floor = 15
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._look)

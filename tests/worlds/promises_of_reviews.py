@@ -27,7 +27,7 @@ class Untouched(Invariant):
 
     name = "I3 observe"
     promise = "under observe and ignore a pod and a template are stored as they would be without the service, as soon"
-    floor = 60
+    floor = 450
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -69,7 +69,7 @@ class NamespacesWordAtCreation(Invariant):
 
     name = "I17 annotations"
     promise = "annotations of a namespace count for pods within a second of being seen"
-    floor = 8
+    floor = 10
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -92,7 +92,7 @@ class TwiceIsOnce(Invariant):
 
     name = "I5 twice"
     promise = "a manifest applied again by either kind of apply: no error, no change, no new generation"
-    floor = 40
+    floor = 25
 
     def start(self) -> None:
         self._last: dict[tuple[str, str], Manifest] = {}
@@ -131,7 +131,7 @@ class NeverRefused(Invariant):
 
     name = "I14 never refused"
     promise = "the webhook refuses no DaemonSet's pod, and no pod but impossible ones under deny"
-    floor = 100
+    floor = 900
 
     def start(self) -> None:
         self.world.on_sent.append(self._sent)
@@ -156,7 +156,7 @@ class CriticalDoNotWait(Invariant):
 
     name = "D19 critical"
     promise = "pods of the cluster's critical classes, and of those that the operator exempts, are never held"
-    floor = 15
+    floor = 12
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -173,7 +173,7 @@ class SecondPass(Invariant):
 
     name = "I20 second pass"
     promise = "a review of a pod as it was stored changes nothing, and all replicas give the same answer"
-    floor = 60
+    floor = 220
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -210,7 +210,7 @@ class ReplicasAgree(Invariant):
 
     name = "I18 replicas agree"
     promise = "replicas that have seen the same give the same answer to the same review"
-    floor = 20
+    floor = 35
 
     def start(self) -> None:
         self.world.lives.on_created.append(self._created)
@@ -244,7 +244,7 @@ class NoEmptyTerms(Invariant):
 
     name = "D6 well-formed"
     promise = "no empty In, no requirement twice, tolerations once, texts below 512 characters"
-    floor = 300
+    floor = 2000
 
     def start(self) -> None:
         self.world.lives.on_created.append(lambda life: self._look(life.pod))

@@ -34,7 +34,7 @@ class HealthIsTrue(Invariant):
 
     name = "I9 health"
     promise = "livez and readyz are fine while nothing is wrong, and a replica then is able to remove gates"
-    floor = 500
+    floor = 5000
 
     def start(self) -> None:
         self.world.every(10.0, lambda: self.world.spawn(self._look()))
@@ -63,7 +63,7 @@ class ViewsFollow(Invariant):
 
     name = "I9 views"
     promise = "a view whose version the API server has dropped is whole again within seconds"
-    floor = 1
+    floor = 0  # two to nine in the hundreds that were played: few plans drop versions while nothing else is wrong
 
     def start(self) -> None:
         self.world.trace.listen("WatchFault", self._failed)
@@ -141,7 +141,7 @@ class NoTraceback(Invariant):
 
     name = "I10 no traceback"
     promise = "no mistake of ours is met, whatever else fails"
-    floor = 100
+    floor = 120
 
     def end(self) -> None:
         for replica in self.world.all_replicas():
@@ -154,7 +154,7 @@ class EndsInTime(Invariant):
 
     name = "I19 SIGTERM"
     promise = "a replica ends in order within its grace after SIGTERM, while nothing else is wrong"
-    floor = 10
+    floor = 18
 
     def start(self) -> None:
         self.world.on_terminated.append(self._terminated)
@@ -170,7 +170,7 @@ class EndsInOrder(Invariant):
 
     name = "I19 at the end"
     promise = "a replica ends in order within its grace, whatever it has met before"
-    floor = 100
+    floor = 80
 
     def end(self) -> None:
         grace = self.world.config.shutdown.grace_seconds
@@ -183,7 +183,7 @@ class BackToTheFloor(Invariant):
 
     name = "I7 floors"
     promise = "what is kept for pods, requests and look-ups is given back when they are over"
-    floor = 100
+    floor = 1500
 
     async def finish(self) -> None:
         world = self.world
@@ -205,7 +205,7 @@ class NoErrors(Invariant):
 
     name = "I12 no Error"
     promise = "a scheduler gets no Error for pods whose images are known, while nothing is wrong"
-    floor = 40
+    floor = 15
 
     def start(self) -> None:
         self.world.on_filtered.append(self._filtered)
@@ -221,7 +221,7 @@ class FilterIsRight(Invariant):
 
     name = "I6 filter"
     promise = "filter refuses the nodes that cannot run a known pod and no other, by one text; observed ones it echoes"
-    floor = 60
+    floor = 500
 
     def start(self) -> None:
         self._asked_at: dict[str, float] = {}
@@ -298,7 +298,7 @@ class GentleToRegistries(Invariant):
 
     name = "D7 requests"
     promise = "a name is asked for a few times in a minute at most, however many pods want it"
-    floor = 100
+    floor = 390
 
     async def finish(self) -> None:
         world = self.world
