@@ -27,9 +27,10 @@ _PATIENCE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal tha
 _COMMON = ("api ", "right:get", "right:patch pods", "right:list pods", "right:watch", "patches", "registry", "watch",
            "rollout")  # fmt: skip
 _BUT_IMAGES = ("api", "network", "patches", "replica", "right", "rollout", "watch")
-_DECIDING = ("fetcher", "right:patch")
+_DECIDING = ("fetcher", "right:patch pods")
 # What is left to who decides about a pod past its limit; until another leads, from when a replica is replaced.
 _LEFT_SECONDS, _TAKEOVER_SECONDS = 10.0, 14.0
+_NOBODY_SECONDS = 26.0  # in which replicas notice that nobody writes the Lease
 _SOON_SECONDS = 75.0  # in which a missing image is looked up again, and another replica leads
 _DEAF_SECONDS = 130.0  # after which a watch that brings nothing has been replaced, and what it missed been listed
 _SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
@@ -194,6 +195,9 @@ class AsKnownAtTheLimit(Invariant):
         world = self.world
         overdue_at = life.created_at + world.config.admission.gate.limit_seconds + _LEFT_SECONDS
         is_led = all(at + _TAKEOVER_SECONDS < overdue_at for at in world.replaced_at.values())
+        unwritten_since = world.wrongs.begun("right:patch leases", felt=True)
+        if unwritten_since < overdue_at < unwritten_since + _NOBODY_SECONDS:  # then each decides
+            return False
         return is_led and any(world.is_right(number, age + 20.0) for number in range(len(world.replicas)))
 
 
