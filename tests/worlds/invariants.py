@@ -39,7 +39,6 @@ from tests.worlds.promises_of_places import (
     RightNodes,
 )
 from tests.worlds.promises_of_reviews import (
-    CriticalDoNotWait,
     NamespacesWordAtCreation,
     NeverRefused,
     NoEmptyTerms,
@@ -108,5 +107,4 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     VerbsAreRight,
     UnknownIsNeverYes,
     ObservedAreEchoed,
-    CriticalDoNotWait,
 )

@@ -10,7 +10,7 @@ from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Applied, Manifest, Mode
 from tests.worlds.reviews import Reviewer
-from tests.worlds.truth import CRITICAL, GATE, IMPOSSIBLE, MODE, annotation, is_gated, ours, owner_kind, references
+from tests.worlds.truth import GATE, IMPOSSIBLE, MODE, annotation, is_gated, ours, owner_kind, references
 
 _DEFAULTED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _BUT_IMAGES = ("api", "callers", "replica", "right", "rollout", "watch")
@@ -149,23 +149,6 @@ class NeverRefused(Invariant):
         if refused and is_whole and self.world.wrongs.was_right_since(0.0) and self.world.is_plain(sent):
             self.check(not self.world.have_common(sent), "a possible pod is refused", error=error,
                        images=references(sent))  # fmt: skip
-
-
-class CriticalDoNotWait(Invariant):
-    """D19."""
-
-    name = "D19 critical"
-    promise = "pods of the cluster's critical classes, and of those that the operator exempts, are never held"
-    floor = 12
-
-    def start(self) -> None:
-        self.world.lives.on_created.append(self._created)
-
-    def _created(self, life: Life) -> None:
-        named = life.pod["spec"].get("priorityClassName")
-        exempt = (*CRITICAL, *self.world.config.admission.gate.exempt_priority_classes)
-        if named in exempt and self.world.now - self.world.settings_since > 60.0 and GATE not in str(life.sent):
-            self.check(not life.was_gated, "a critical pod is held", pod=life.key, named=named)
 
 
 class SecondPass(Invariant):
