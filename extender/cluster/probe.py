@@ -10,14 +10,13 @@ import msgspec
 from extender.cluster.client import ClusterClient, decode_answer
 from extender.kubernetes.documents import JsonObject, map_at, value_at
 from extender.placement.annotations import ADDED, MODE, REASON, Mode
-from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
-from extender.placement.nodes import PREFIX
+from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, PROBE_LABEL, is_gated
 
-PROBE_LABELS = {f"{PREFIX}probe": "true"}
+PROBE_LABELS = {PROBE_LABEL: "true"}
 """By which a binding can be for probes alone."""
 
 _TIMEOUT_SECONDS = 40.0  # more than the 30 s that a webhook may take at most
-# A host that cannot exist (RFC 6761), so that a webhook never knows the image, and leaves the gate of a policy.
+# A host that cannot exist (RFC 6761), so that nothing is asked that anybody has.
 _IMAGE = "multiarch-extender.invalid/probe:1"
 _POD: msgspec.json.Decoder[JsonObject] = msgspec.json.Decoder(dict)
 

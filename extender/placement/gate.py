@@ -19,6 +19,8 @@ GATE = f"{PREFIX}platforms"
 GATED_LABEL = f"{PREFIX}gated"
 """The label of pods that have the gate; its value is `GATED`."""
 GATED = "true"
+PROBE_LABEL = f"{PREFIX}probe"
+"""The label of dry runs that show whether the API server's policy holds pods. A review leaves the gate on them."""
 
 GATES_PATH = ("spec", "schedulingGates")
 LABELS_PATH = ("metadata", "labels")

@@ -25,7 +25,15 @@ from extender.placement.additions import (
 from extender.placement.annotations import REASON, Mode, Overrides
 from extender.placement.bounds import PATCH_BYTES, REQUIREMENTS, TERMS, TOUCHED_BYTES
 from extender.placement.facts import MANY_IMAGES, MOST_IMAGES, Fit, PodImage, fit, system_asked
-from extender.placement.gate import ImpossiblePods, Unresolved, add_gate, is_gated, remove_gate
+from extender.placement.gate import (
+    LABELS_PATH,
+    PROBE_LABEL,
+    ImpossiblePods,
+    Unresolved,
+    add_gate,
+    is_gated,
+    remove_gate,
+)
 from extender.placement.patch import Operation, diff
 from extender.placement.planning import AdmissionSettings, Outcome, Plan, Planner
 from extender.placement.policy import Policy, is_exempt
@@ -231,7 +239,7 @@ class Mutator:
             after = before  # ours would move behind what others have appended since
         if plan.outcome is Outcome.HOLD:
             after = add_gate(after)
-        elif is_held:
+        elif is_held and value_at(before, *LABELS_PATH, PROBE_LABEL) is None:
             after = remove_gate(after)
         mutation = self._response(resolved, plan, diff(before, after))
         if observed:

@@ -11,7 +11,7 @@ from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.meta_v1 import Wire
 from extender.placement.annotations import SERVICE_KEYS, Annotations, Overrides
 from extender.placement.facts import ImageFact, PodImage
-from extender.placement.gate import GATED_LABEL
+from extender.placement.gate import GATED_LABEL, PROBE_LABEL
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.nodes import ClusterNodes
 from extender.placement.resolved_pod import ResolvedPod
@@ -23,7 +23,7 @@ As objects, whose author chooses what they hold, they take 7 KB at most.
 """
 
 _Part = msgspec.Raw | msgspec.UnsetType
-_OURS, _OUR_LABELS = frozenset(SERVICE_KEYS), frozenset((GATED_LABEL,))
+_OURS, _OUR_LABELS = frozenset(SERVICE_KEYS), frozenset((GATED_LABEL, PROBE_LABEL))
 _OTHERS = ""  # the key that stands for all annotations or labels of others
 
 

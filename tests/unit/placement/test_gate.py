@@ -9,7 +9,7 @@ import pytest
 from extender.images.content import RETRYABLE, Cause
 from extender.placement.annotations import ADDED, MODE, REASON, UNKNOWN
 from extender.placement.facts import ImageFact, Pending, Unknown
-from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, encode_ungating
+from extender.placement.gate import GATE, GATED, GATED_LABEL, PROBE_LABEL, AfterGate, encode_ungating
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.planning import AdmissionSettings, Outcome
 from tests.builders import AMD64, ARCH, ARM64, MULTI, PREFERRED, REQUIRED, Json, pod, with_terms
@@ -106,6 +106,16 @@ def test_gate_of_a_policy_is_lifted_when_all_is_known(gates: list[Any]) -> None:
     assert gates_of(patched) == [gate for gate in gates if gate == OTHERS]
     assert patched["metadata"]["labels"] == {"app": "a"}
     assert terms_of(patched) == [matching(IN_AMD64, LINUX)]
+
+
+@pytest.mark.parametrize("fact", [AMD64, COLD, NEVER_PULLED], ids=["known", "pending", "never known"])
+@pytest.mark.parametrize("unknown", ["pass", "gate", "assume"])
+def test_gate_of_a_policy_stays_on_a_dry_run_that_is_to_show_it(fact: ImageFact, unknown: str) -> None:
+    """Whatever the operator says of its image."""
+    probe = gated()
+    probe["metadata"]["labels"][PROBE_LABEL] = "true"
+    patched = after(probe, fact, admission=settings("required", unknown=unknown))
+    assert (gates_of(patched), label_of(patched)) == ([OURS], GATED)
 
 
 def test_unknown_sidecar_of_a_later_webhook_holds_the_pod_again() -> None:
