@@ -413,6 +413,22 @@ def run_in_memory(main: Callable[[Network], Coroutine[Any, Any, T]], *, seed: in
 
 @contextlib.contextmanager
 def libraries_in(loop: MemoryLoop) -> Iterator[None]:
-    """Has aiohttp's client tell the age of idle connections and of names by the loop: its own clock is another."""
-    with patch.object(aiohttp.connector, "monotonic", loop.time):
+    """Has aiohttp's client tell the age of idle connections and of names by the loop: its own clock is another.
+
+    Its sets keep their order: else those who wait for a name would go on in that of their futures' addresses.
+    """
+    connector = aiohttp.connector
+    with patch.object(connector, "monotonic", loop.time), patch.object(connector, "set", _OrderedSet, create=True):
         yield
+
+
+class _OrderedSet(dict[Any, None]):
+    """As much of a set as aiohttp's connector uses."""
+
+    def add(self, item: object) -> None:
+        self[item] = None
+
+    def discard(self, item: object) -> None:
+        self.pop(item, None)
+
+    remove = discard

@@ -10,6 +10,7 @@ import pytest
 import trustme
 from aiohttp import web
 
+from testbed.memory_http import Request, Response, serve_http
 from testbed.memory_listening import PARTY, Party
 from testbed.memory_network import MemoryLoop, Network, run_in_memory
 from testbed.memory_transport import WINDOW_BYTES
@@ -273,6 +274,24 @@ def test_aiohttps_server_and_client_speak_over_it(is_secured: bool) -> None:
         await runner.cleanup()
 
     run_in_memory(run)
+
+
+def test_who_waits_for_aiohttp_to_resolve_a_name_goes_on_in_order() -> None:
+    asked: list[str] = []
+
+    async def answer(request: Request) -> Response:
+        asked.append(request.path)
+        return Response()
+
+    async def run(network: Network) -> None:
+        network.names["registry.example.com"] = HOST
+        serve_http(network, HOST, PORT, answer)
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(session.get(f"http://registry.example.com/{number}") for number in range(30)))
+
+    run_in_memory(run)
+    asked.remove("/0")  # of who had it resolved
+    assert asked == [f"/{number}" for number in range(1, 30)]
 
 
 def test_the_loop_is_one_that_a_runner_closes() -> None:
