@@ -326,11 +326,12 @@ class FixAgrees(_OfCommands):
         world = self.world
         if world.config.admission.node_affinity == "none":  # fix writes it all the same
             return
+        commands = Commands(world)
         for life, manifest in self._pods():
             answer = await self._review(life, manifest)
             if answer is None or not answer.allowed:
                 continue
-            fixed = await Commands(world).fix(manifest, world.api.get("Namespace", "", life.namespace) or {})
+            fixed = await commands.fix(manifest, world.api.get("Namespace", "", life.namespace) or {})
             if fixed is None:
                 continue
             patched: Any = apply(manifest, msgspec.convert(answer.patch or [], list[Operation]))
