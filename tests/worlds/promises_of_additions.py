@@ -126,6 +126,10 @@ def _continues(term: Manifest, sent: Manifest) -> bool:
     return bool(mine[: len(theirs)] == theirs and (term.get("matchFields") or []) == (sent.get("matchFields") or []))
 
 
+def _required(spec: Manifest) -> list[Any]:
+    return [one for each in required_terms(spec) or () for one in each.get("matchExpressions") or ()]
+
+
 def _affinity(spec: Manifest, part: str) -> Any:  # JSON
     return (spec.get("affinity") or {}).get(part)
 
@@ -154,8 +158,9 @@ class NothingNeedless(_OfAdditions):
         world, pod = self.world, life.pod
         if not self._is_decided(life) or IMPOSSIBLE in str(required_terms(pod["spec"])):
             return
-        # What its template had got of ours is taken away where its author has become stricter.
-        if required_terms(pod["spec"]) in (None, required_terms(life.sent["spec"])):
+        # What its template had got of ours may stay, or be taken away where its author has become stricter.
+        had = _required(life.sent["spec"])
+        if all(each in had for each in _required(pod["spec"])):
             return
         platforms = {"/".join(platform_of(each)) for each in world.nodes()}.union(USUAL_PLATFORMS)
         allowed = [each for each in platforms if world.may_be_on(life.sent["spec"], each)]
