@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from hypothesis import settings
 
+import extender.logs  # noqa: F401 - which has structlog write tracebacks without rich: rich takes half a second for each
+
 _TURNS = 10  # of the event loop, within which a cancelled task may end
 _SLOW_SECONDS = 1800
 
