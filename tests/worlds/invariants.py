@@ -26,6 +26,7 @@ from tests.worlds.promises_of_gates import (
     NamespacesWord,
     NothingLeft,
     OthersGatesStay,
+    PolicyInForce,
     Released,
     WholePatches,
 )
@@ -92,6 +93,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     HeldForGoodReason,
     OthersGatesStay,
     WholePatches,
+    PolicyInForce,
     NothingLeft,
     Released,
     ImpossiblePods,

@@ -5,7 +5,7 @@ import math
 from extender.placement.gate import AfterGate, UnknownImages
 from extender.service.operator_policies import admission_settings_of
 from tests.unit.placement.kube_scheduler import allows
-from tests.worlds.choices import EXEMPT_CLASS
+from tests.worlds.choices import EXEMPT_CLASS, POLICY_NAME
 from tests.worlds.judging import Invariant
 from tests.worlds.lives import Life
 from tests.worlds.plan import Manifest, Mode
@@ -35,6 +35,7 @@ _SOON_SECONDS = 75.0  # in which a missing image is looked up again, and another
 _DEAF_SECONDS = 130.0  # after which a watch that brings nothing has been replaced, and what it missed been listed
 _SEARCH_SECONDS = 300.0  # between two searches for pods that have the gate and lack its label
 _FAILURES = ("bare", "failed", "invalid", "forbidden", "unavailable")
+_ARMED_SECONDS = 40.0  # in which a replica that starts leads, and a probe shows that the policy works
 _RELEASED_SECONDS = 15.0  # within which pods follow a change of their namespace, or of their images
 
 
@@ -312,6 +313,31 @@ class WholePatches(Invariant):
         names = [f"multiarch_gates_removals_total{{{outcome}}}" for outcome in _FAILURES]
         failed = [name for replica in self.world.running() for name in names if replica.metrics().get(name)]
         self.check(not failed, "a removal failed", pod=life.key, counted=failed)
+
+
+class PolicyInForce(Invariant):
+    """The binding of the API server's policy is for probes alone until a leader has opened it."""
+
+    name = "D20 policy in force"
+    promise = "the API server's policy holds pods soon after somebody is able to remove their gates"
+    floor = 0
+
+    def start(self) -> None:
+        if self.world.plan.mode.has_policy and self.world.config.admission.gate.policy:
+            self.world.every(10.0, self._look)
+
+    def _look(self) -> None:
+        world = self.world
+        led_seconds = max((world.now - each.started_at for each in world.running() if each.able), default=0.0)
+        if led_seconds > _ARMED_SECONDS and world.wrongs.is_quiet(seconds=_ARMED_SECONDS):
+            [binding] = (
+                each
+                for each in world.api.list("MutatingAdmissionPolicyBinding")
+                if each["metadata"]["name"] == POLICY_NAME
+            )
+            self.check(
+                binding["spec"].get("matchResources") is None, "nothing is held by the policy", binding=binding["spec"]
+            )
 
 
 class NothingLeft(Invariant):
