@@ -320,7 +320,7 @@ class PolicyInForce(Invariant):
 
     name = "D20 policy in force"
     promise = "the API server's policy holds pods soon after somebody is able to remove their gates"
-    floor = 0
+    floor = 120
 
     def start(self) -> None:
         if self.world.plan.mode.has_policy and self.world.config.admission.gate.policy:

@@ -63,7 +63,7 @@ class ViewsFollow(Invariant):
 
     name = "I9 views"
     promise = "a view whose version the API server has dropped is whole again within seconds"
-    floor = 0  # two to nine in the hundreds that were played: few plans drop versions while nothing else is wrong
+    floor = 2
 
     def start(self) -> None:
         self.world.trace.listen("WatchFault", self._failed)
@@ -94,7 +94,7 @@ class HeldOnlyByTheAble(Invariant):
 
     name = "I9 able"
     promise = "the webhook holds no pod while nobody could remove its gate, or while gates are overdue"
-    floor = 4
+    floor = 10
 
     def start(self) -> None:
         if self.world.plan.mode in (Mode.WEBHOOK, Mode.DEFAULT_AND_WEBHOOK, Mode.SECOND):
@@ -205,7 +205,7 @@ class NoErrors(Invariant):
 
     name = "I12 no Error"
     promise = "a scheduler gets no Error for pods whose images are known, while nothing is wrong"
-    floor = 15
+    floor = 40
 
     def start(self) -> None:
         self.world.on_filtered.append(self._filtered)

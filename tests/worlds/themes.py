@@ -152,8 +152,10 @@ def _unable(draw: Draw) -> Iterator[AnyEvent]:
     yield ImagePushed(at=draw.when(30.0, 60.0), image=late[0])
     is_first = draw.maybe(0.3)
     before = (*((2.0, 12.0),) * 3, *((21.0, 35.0),) * 2, *((50.0, 120.0),) * 5)
-    for first, last in (*(() if is_first else before), *((145.0, 185.0),) * 8):
+    for first, last in () if is_first else before:
         yield draw.apply(draw.pod([draw.one(late).reference], share=0.0, **draw.placement()), draw.when(first, last))
+    for _ in range(8):  # of the one that is never there
+        yield draw.apply(draw.pod([late[1].reference], share=0.0, **draw.placement()), draw.when(145.0, 185.0))
     at, seconds = draw.when(15.0, 20.0), 170.0
     faults: tuple[AnyEvent, ...] = (
         RightDenied(at=at, seconds=seconds, verb="patch", resource="pods"),
@@ -242,7 +244,7 @@ def _templates(draw: Draw) -> Iterator[AnyEvent]:
 
 def _applied(draw: Draw) -> Iterator[AnyEvent]:
     """Manifests that are applied again, by either kind of apply."""
-    for _ in range(draw.one((4, 6))):
+    for _ in range(draw.one((6, 8))):
         kind = draw.one(("Pod", "Pod", "Deployment", "DaemonSet", "Job"))
         images = [draw.known() for _ in range(draw.one((1, 2)))]
         manifest = (
@@ -328,9 +330,10 @@ def _private(draw: Draw) -> Iterator[AnyEvent]:
         yield draw.apply(draw.pod(chosen, imagePullSecrets=secrets, **draw.placement()))
     for image in images:  # who may pull it has it known before another wants it
         for team in sorted(TEAMS, key=lambda team: LOGINS[team] != image.login):
-            first, last = (1.0, 3.0) if LOGINS[team] == image.login else (8.0, 60.0)
-            manifest = draw.pod([image.reference], team, share=0.0, imagePullSecrets=[{"name": PULL_SECRET}])
-            yield draw.apply(manifest, draw.when(first, last))
+            first, last, times = (1.0, 3.0, 1) if LOGINS[team] == image.login else (8.0, 60.0, 3)
+            for _ in range(times):
+                manifest = draw.pod([image.reference], team, share=0.0, imagePullSecrets=[{"name": PULL_SECRET}])
+                yield draw.apply(manifest, draw.when(first, last))
 
 
 def _tags(draw: Draw) -> Iterator[AnyEvent]:
@@ -388,8 +391,9 @@ def _nodes(draw: Draw) -> Iterator[AnyEvent]:
         node = Node(name=draw.name("joined"), architecture=draw.one(("amd64", "arm64")))
         yield NodeAdded(at=joined_at + number * draw.one((0.0, 0.1)), node=node)
     yield from _new_nodes(draw)
-    if draw.maybe(0.4):
-        yield WatchFault(at=draw.when(), seconds=0.0, resource="nodes", what="compacted")
+    for resource in ("nodes", "namespaces"):
+        if draw.maybe(0.7):
+            yield WatchFault(at=draw.when(), seconds=0.0, resource=resource, what="compacted")
     if draw.maybe(0.5):
         yield NodeRemoved(at=draw.when(), name=draw.one(draw.nodes).name)
     if draw.maybe(0.5):
@@ -521,7 +525,7 @@ THEMES: Mapping[str, Theme] = {
     "filter": Theme(
         events=_filter, faults=("registry", "network", "watch", "replica", "fetcher"), modes=_ASKED,
         favourites=("scheduler.pending", "scheduler.unknown", "scheduler.wait_seconds", "scheduler.assume"), odd=True,
-        calm=0.4,
+        calm=0.6,
     ),
     "preempt": Theme(
         events=_preempt, faults=("registry", "watch"), modes=_ASKED, slots=3, tainted=0.0, calm=0.7,
@@ -540,7 +544,7 @@ THEMES: Mapping[str, Theme] = {
     "applied": Theme(
         events=_applied, faults=("registry", "replica"), modes=_REVIEWING,
         favourites=("admission.node_affinity", "admission.platforms_annotation", "admission.guard_daemon_sets"),
-        tainted=0.5,
+        tainted=0.5, calm=0.4,
     ),
     "observed": Theme(
         events=_observed, faults=("registry", "watch", "fetcher"),
@@ -549,7 +553,7 @@ THEMES: Mapping[str, Theme] = {
     ),
     "preference": Theme(
         events=_preference, faults=("registry", "replica"), modes=(*_REVIEWING, Mode.DEFAULT),
-        favourites=("placement.preference", "placement.preference_by", "admission.node_affinity"),
+        favourites=("placement.preference", "placement.preference_by", "admission.node_affinity"), calm=0.5,
     ),
     "private": Theme(
         events=_private, faults=("registry", "secrets", "fetcher", "replica"), calm=0.3,
@@ -557,7 +561,7 @@ THEMES: Mapping[str, Theme] = {
         variants=(_OPEN, {"registry.pull_secrets": "false"}, _OPEN, {**_OPEN, "registry.pull_secrets": '["team-a"]'}),
     ),
     "tags": Theme(
-        events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"},
+        events=_tags, faults=("registry", "fetcher"), seconds=1090.0, forced={_LIMIT: "60"}, calm=0.5,
         modes=(*_REVIEWING, Mode.WEBHOOK, Mode.DEFAULT), variants=({"admission.guard_daemon_sets": "true"}, {}),
     ),
     "nodes": Theme(
