@@ -20,3 +20,8 @@ class Filtered(msgspec.Struct, frozen=True):
     passed: tuple[str, ...] = ()
     refused: dict[str, str] = {}
     error: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no answer of the service came, but an error of the network or of HTTP."""
+        return self.error.startswith(("Post ", "failed "))

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.worlds.api_server import ApiServer
 from tests.worlds.plan import Manifest
-from tests.worlds.truth import is_gated, other_gates, references
+from tests.worlds.truth import ADDED, annotation, is_gated, other_gates, references
 
 
 class Sent(NamedTuple):
@@ -47,8 +47,10 @@ class Life:
         self.deleted_at: float | None = None
         self.alone_since = at if self.was_gated and not other_gates(pod) else math.inf
         """Since when our gate is the only one."""
+        self.was_asked = False
+        """Whether the service was asked about it: by a review or the gate's removal, else by a scheduler's filter."""
         self.was_known = False
-        """Whether all its images were to be known when it was made, or when our gate was removed."""
+        """Whether all its images were to be known at that time."""
         self.was_used = False
         """The same, and other pods had used them before."""
         self.is_restored = True
@@ -64,6 +66,11 @@ class Life:
     @property
     def namespace(self) -> str:
         return str(self.pod["metadata"]["namespace"])
+
+    @property
+    def is_sent_with_ours(self) -> bool:
+        """Whether it was sent with what we had added to its template or to its manifest, and with our record of it."""
+        return bool(annotation(self.sent, ADDED))
 
     @property
     def is_there(self) -> bool:

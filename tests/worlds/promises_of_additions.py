@@ -75,7 +75,7 @@ class AuthorsWords(_OfAdditions):
 
     def _look(self, life: Life) -> None:
         pod, sent = life.pod["spec"], life.sent["spec"]
-        if self.world.changed_by_others(life) or f"{PREFIX}added" in str(life.sent):
+        if self.world.changed_by_others(life) or life.is_sent_with_ours:
             return
         added = self._added(life, pod, sent)
         if added is None:

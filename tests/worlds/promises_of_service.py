@@ -253,8 +253,8 @@ class FilterIsRight(Invariant):
     def _judge_observed(self, life: Life, filtered: Filtered) -> None:
         world, refused = self.world, filtered.refused
         if world.always_observed(life):
-            is_answered = filtered.error and not filtered.error.startswith(("Post ", "failed "))
-            self.check(not is_answered, "an Error for an observed pod", pod=life.key, error=filtered.error)
+            is_error = bool(filtered.error) and not filtered.is_lost
+            self.check(not is_error, "an Error for an observed pod", pod=life.key, error=filtered.error)
             self.check(not refused, "an observed pod is refused", pod=life.key, refused=refused)
         is_observed = world.mode_of(life) != "enforce" and world.is_settled(life.namespace, 2.0)
         if is_observed and world.wrongs.is_quiet("watch", "api", "rollout", "replica"):

@@ -158,10 +158,11 @@ class KubeScheduler:
         fitting = [str(node["metadata"]["name"]) for node in nodes]
         if not fitting or not self._extender or not self._extender.has("filter"):
             return fitting
+        asked_at = asyncio.get_running_loop().time()
         try:
             filtered = await self._extender.filter(pod, nodes)
         except ExtenderError as exc:
-            self._trace(self.name, "filter failed", pod=key_of(pod), error=str(exc))
+            self._trace(self.name, "filter failed", pod=key_of(pod), error=str(exc), asked_at=asked_at)
             if self._extender.is_ignorable:
                 return fitting
             raise
@@ -170,7 +171,7 @@ class KubeScheduler:
         for name, reason in filtered.unresolvable.items():
             statuses[name] = Status(EXTENDER, (reason,))
         refused = dict(sorted({**filtered.failed, **filtered.unresolvable}.items()))  # JSON states no order
-        self._trace(self.name, "filtered", pod=key_of(pod), passed=filtered.passed, refused=refused)
+        self._trace(self.name, "filtered", pod=key_of(pod), passed=filtered.passed, refused=refused, asked_at=asked_at)
         if len(filtered.passed) != len(fitting):
             rejected_by.add(EXTENDER)
         return list(filtered.passed)

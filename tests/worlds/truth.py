@@ -48,10 +48,10 @@ class Contents:
     def set_secret(self, secret: Secret) -> None:
         self._secrets.setdefault((secret.namespace, secret.name), []).append((self._clock(), secret.logins))
 
-    def use(self, pod: Manifest) -> None:
-        """Notes that the pod's images are used, from now on if they never were."""
+    def use(self, pod: Manifest, at: float) -> None:
+        """Notes that the pod's images are used, since then if they never were."""
         for reference in references(pod):
-            self.first_used.setdefault(reference, self._clock())
+            self.first_used.setdefault(reference, at)
 
     def learn(self, namespace: str, reference: str) -> None:
         """Notes that replicas must know the image from now on, for pods of the namespace."""

@@ -119,8 +119,8 @@ class World(Circumstances):
         self.requests = ApiRequests(self.api, self.chance("requests"), lambda _: account(plan.mode))
         serve_http(network, HOST, PORT, self.requests.answer)
         self.lives = Lives(self.api, network.loop.time)
-        self.lives.on_created.append(self._note_known)
-        self.lives.on_ungated.append(lambda life, _: self._note_known(life))
+        self.lives.on_created.append(self._note_reviewed)
+        self.lives.on_ungated.append(lambda life, _: self._note_reviewed(life))
         self.registries = Registries(network, plan.images, self.chance("registries"), inner=(PRIVATE_HOST,))
         for host in (PUBLIC_HOST, PRIVATE_HOST):
             self.registries.open(host)
@@ -280,11 +280,16 @@ class World(Circumstances):
         await self.replicas[number].terminate()
         await self.start_replica(number)
 
-    def _note_known(self, life: Life) -> None:
+    def _note_reviewed(self, life: Life) -> None:
+        if self.is_reviewed(life):
+            self._note_known(life, self.now)
+
+    def _note_known(self, life: Life, at: float) -> None:
+        """Notes that the pod's images were asked for at that time, and whether they were to be known then."""
         if self.is_looked_at(life):
-            self.contents.use(life.pod)
-            at = self.now
+            self.contents.use(life.pod, at)
             self.later(_LEARNED_SECONDS, lambda: self._note_learned(life.pod, at))
+        life.was_asked = True
         life.was_known, life.was_used = self.is_known(life.pod), self.is_known(life.pod, 3.0)
 
     def _note_learned(self, pod: Manifest, at: float) -> None:
@@ -300,6 +305,8 @@ class World(Circumstances):
         life = self.lives.named(*fields["pod"])
         if life:
             filtered = Filtered(tuple(fields.get("passed", ())), fields.get("refused", {}), fields.get("error", ""))
+            if not life.was_asked and not filtered.is_lost:
+                self._note_known(life, fields["asked_at"])
             for note in self.on_filtered:
                 note(life, filtered)
 
