@@ -94,7 +94,7 @@ class Bound(Invariant):
         world = self.world
         for life in world.lives:
             pod = life.pod
-            # A look-up is waited for in the first call alone. What a later one begins is known in the next.
+            # A look-up is waited for in a pod's first call. What a later one begins is known in the next at the latest.
             is_first = world.config.scheduler.wait_seconds and life.was_known and world.is_calm(life, 5.0)
             calls = 1 if is_first else 2
             patience = calls * _FLUSH_SECONDS if world.uses_verbs(life) else 60.0

@@ -195,7 +195,7 @@ class SchedulingQueue:
         failures = queued.consecutive_errors or queued.unschedulable_count
         if not failures:
             return -1.0
-        seconds = min(INITIAL_BACKOFF_SECONDS * 2 ** (failures - 1), MAX_BACKOFF_SECONDS)
+        seconds = min(INITIAL_BACKOFF_SECONDS * 2 ** min(failures - 1, 10), MAX_BACKOFF_SECONDS)
         return self._aligned(queued.since + seconds)
 
     def _aligned(self, time: float) -> float:
