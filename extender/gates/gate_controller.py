@@ -243,20 +243,29 @@ class GateController:
         self._limits.discard(pod)
 
     async def _find_unlabelled(self) -> None:
-        """Adds pods that have the gate and not its label, which the watch does not show."""
+        """Finds pods that have the gate and not its label, which the watch does not show, while it is responsible."""
+        due_at = -math.inf
         while True:
-            while not self._is_responsible():  # noqa: ASYNC110  # it has no event
-                await asyncio.sleep(_IDLE_SECONDS)
             with outlive_defects("gate.failed"):
-                await self._search()
-            await asyncio.sleep(_SEARCH_SECONDS)
+                if not self._is_responsible():
+                    self._pods.keep_unlabelled(frozenset())
+                    due_at = -math.inf
+                elif due_at <= self._clock():
+                    due_at = self._clock() + _SEARCH_SECONDS
+                    await self._search()
+            await asyncio.sleep(_IDLE_SECONDS)
 
     async def _search(self) -> None:
+        found = set[str]()
         try:
             async for document in unlabelled_pods(self._client):
-                self._pods.update(decode_stored_pod(document), document)
+                stored = decode_stored_pod(document)
+                self._pods.add_unlabelled(stored, document)
+                found.add(stored.key)
         except ClusterError as exc:
             log.info("gate.search_failed", why=str(exc))
+        else:
+            self._pods.keep_unlabelled(found)
 
     async def _work(self) -> None:
         """Decides about the pods of the queue, one after the other, and about each once more at its limit.

@@ -74,6 +74,7 @@ class HeldPods:
         self._wall_clock = wall_clock
         self._documents = Slots(_DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH)
         self._pods: dict[str, HeldPod] = {}
+        self._unlabelled: set[str] = set()
         self._is_synced = False
         self.were_late = False
         """Whether a list has shown a pod that the watch before should have shown long ago."""
@@ -93,6 +94,7 @@ class HeldPods:
         """Adds or updates a pod. Raises ClusterError if it is none."""
         stored = decode_stored_pod(document)
         self.were_late |= self._is_synced and stored.key not in self._pods and self._age_seconds(stored) > _LATE_SECONDS
+        self._unlabelled.discard(stored.key)
         self.update(stored, document)
 
     def delete(self, key: str) -> None:
@@ -103,14 +105,27 @@ class HeldPods:
 
     def keep_only(self, keys: Set[str]) -> None:
         """Forgets all pods but these."""
-        for key in self._pods.keys() - keys:
+        for key in self._pods.keys() - keys - self._unlabelled:
             self.delete(key)
         self._is_synced = True
+
+    def add_unlabelled(self, stored: StoredPod, document: bytes | msgspec.Raw) -> None:
+        """Adds or updates a pod that a search has found and the watch does not show, as it lacks the label."""
+        if stored.key not in self._pods:
+            self._unlabelled.add(stored.key)
+        if stored.key in self._unlabelled:
+            self.update(stored, document)
+
+    def keep_unlabelled(self, keys: Set[str]) -> None:
+        """Forgets all pods that only a search has found but these: no watch shows that they are held no more."""
+        for key in self._unlabelled - keys:
+            self.delete(key)
 
     def forget(self, pod: HeldPod) -> None:
         """Forgets this very pod, if it is held."""
         if pod in self:
             del self._pods[pod.key]
+            self._unlabelled.discard(pod.key)
             self.drop_document(pod)
             self._on_gone(pod)
 

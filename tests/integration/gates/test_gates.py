@@ -401,6 +401,17 @@ async def test_what_is_read_after_a_refusal_is_judged_as_it_is_now(
         assert cluster.architectures("pod") == ["arm64"]
 
 
+async def test_a_replica_forgets_pods_without_the_label_that_another_one_has_taken_over(cluster: Cluster) -> None:
+    """No watch shows it what becomes of them."""
+    cluster.create("unlabelled", "late:1", gates=[GATE, OTHER], labels={})
+    async with cluster.controlled():
+        await eventually(lambda: cluster.controller.held == 1)
+        cluster.is_responsible = lambda: False
+        await eventually(lambda: cluster.controller.held == 0)
+        cluster.is_responsible = lambda: True
+        await eventually(lambda: cluster.controller.held == 1)
+
+
 async def test_a_defect_of_ours_and_a_failed_search_hold_no_pod_for_ever(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.cluster.gated_pods import decode_stored_pod
 from extender.gates.held_pods import NEW_SECONDS, HeldPod, HeldPods
 from extender.placement.gate import GATE
 
@@ -79,3 +80,27 @@ def test_time_counts_from_the_creation_where_a_watch_may_have_missed_it(
     pods.upsert(document("uid", "1", GATE, created=created))
     assert (changed[0].since, pods.were_late) == (since, is_late)
     assert changed[0].expires_at == max(since + 60.0, 100.0 + NEW_SECONDS)
+
+
+def test_a_search_alone_says_that_pods_are_gone_which_only_a_search_has_found() -> None:
+    gone = list[HeldPod]()
+    pods = held_pods([], gone)
+    found = document("uid", "1", GATE, "example.com/quota")
+    key = decode_stored_pod(found).key
+    pods.add_unlabelled(decode_stored_pod(found), found)
+    pods.keep_only(frozenset())
+    pods.keep_unlabelled({key})
+    assert len(pods) == 1
+    pods.keep_unlabelled(frozenset())
+    assert [each.key for each in gone] == [key]
+
+
+def test_a_pod_that_the_watch_shows_is_left_to_the_watch() -> None:
+    changed = list[HeldPod]()
+    pods = held_pods(changed, [])
+    older, newer = document("uid", "1", GATE), document("uid", "2", GATE)
+    pods.add_unlabelled(decode_stored_pod(older), older)
+    pods.upsert(newer)  # its label is back
+    pods.add_unlabelled(decode_stored_pod(older), older)
+    pods.keep_unlabelled(frozenset())
+    assert [(pod.version, pod in pods) for pod in changed] == [("2", True)] * 2
