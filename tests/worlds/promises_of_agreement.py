@@ -120,6 +120,8 @@ class _OfCommands(Invariant):
             return None
         reviewer = Reviewer(self.world.network, self.world.running()[0])
         await reviewer.review(manifest, f"warm-{life.uid}")
+        if self.world.config.admission.wait_seconds < _LOOKUP_SECONDS:
+            await asyncio.sleep(_LOOKUP_SECONDS)
         return await reviewer.review(manifest, f"asked-{life.uid}")
 
 
