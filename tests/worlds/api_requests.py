@@ -10,6 +10,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
+
 from testbed.memory_http import Request, Response
 from tests.worlds.api_errors import ApiError, bad_request, internal_error, not_found
 from tests.worlds.api_kinds import BY_PLURAL, KINDS, Document, Target, target_of
@@ -24,6 +26,21 @@ _METADATA = "as=PartialObjectMetadata"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
+class Asked(msgspec.Struct):
+    """A request: when it came, from which address, and what for. `status` is 0 while there is no answer.
+
+    `verb` is the method where `resource` is nothing that the API server keeps, such as selfsubjectaccessreviews.
+    """
+
+    at: float
+    caller: str
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    status: int = 0
+
+
 class ApiRequests:
     """Answers requests over HTTP to an ApiServer. Faults concern these alone."""
 
@@ -36,8 +53,8 @@ class ApiRequests:
         self._silent: dict[str, None] = {}
         self._slow_seconds = 0.0
         self._error_rate = 0.0
-        self.received: dict[tuple[str, str], int] = {}
-        """How many requests came, by verb and resource."""
+        self.asked: list[Asked] = []
+        """Every request, as it came."""
 
     # Faults, each until it is taken back. A resource is its plural or its kind.
 
@@ -76,13 +93,27 @@ class ApiRequests:
 
     async def answer(self, request: Request) -> Response:
         """The answer to one request, which is a Status for one that is refused."""
+        asked = self._note_request(request)
         try:
             if self._slow_seconds:
                 await asyncio.sleep(self._slow_seconds)
             self._fail_by_chance()
-            return await self._routed(request)
+            response = await self._routed(request)
         except ApiError as exc:
-            return _refused(exc)
+            response = _refused(exc)
+        asked.status = response.status
+        return response
+
+    def _note_request(self, request: Request) -> Asked:
+        target, place = target_of(request.path), ("", "")
+        if target:
+            resource = f"{target.kind.plural}/{target.subresource}" if target.subresource else target.kind.plural
+            verb, place = self._verb(request, target), (target.namespace, target.name)
+        else:
+            verb, resource = request.method, request.path.rpartition("/")[2]
+        asked = Asked(self._api.time(), request.caller, verb, resource, *place)
+        self.asked.append(asked)
+        return asked
 
     def _fail_by_chance(self) -> None:
         if self._error_rate and self._chance.random() < self._error_rate:
@@ -95,8 +126,6 @@ class ApiRequests:
         if target is None:
             raise ApiError(404, "NotFound", "the server could not find the requested resource")
         verb = self._verb(request, target)
-        resource = f"{target.kind.plural}/{target.subresource}" if target.subresource else target.kind.plural
-        self.received[verb, resource] = self.received.get((verb, resource), 0) + 1
         user = self._user(request.caller)
         if not self.is_allowed(verb, target.kind.name):
             what = f'{target.kind.granted_as} is forbidden: User "{user}" cannot {verb} resource "{target.kind.plural}"'

@@ -303,8 +303,8 @@ class GentleToRegistries(Invariant):
     async def finish(self) -> None:
         world = self.world
         totals: Counter[tuple[str, str]] = Counter()
-        for (host, _method, repository), number in world.registries.requests.items():
-            totals[host, repository] += number
+        for asked in world.registries.asked:
+            totals[asked.host, "token" if asked.name == "token" else asked.repository] += 1
         most = 20 + world.plan.replicas * (10 + world.now * 0.4)
         for key, number in sorted(totals.items()):
             self.check(number <= most, "is asked for too often", of="/".join(key), requests=number, most=most)

@@ -13,8 +13,8 @@ no pushes over HTTP, redirects, rate limits by count, or mirrors (`?ns=` is not 
 import asyncio
 import base64
 import binascii
+import math
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import NamedTuple
 
@@ -69,6 +69,25 @@ class Fault(NamedTuple):
     amount: float
 
 
+class Asked(msgspec.Struct):
+    """A request: when it came, from which address, and what it got.
+
+    `name` is a tag or digest, and `token` where one is asked for, to pull the repository. `login` is what it shows,
+    empty for nobody's; None where nothing that counts is shown. `status` is 0 while there is no answer.
+    """
+
+    at: float
+    caller: str
+    host: str
+    method: str
+    repository: str
+    name: str
+    login: str | None
+    answered_at: float = math.inf
+    status: int = 0
+    retry_after_seconds: float = 0.0
+
+
 class _Token(NamedTuple):
     login: str
     repository: str
@@ -82,8 +101,8 @@ class Registries:
         self, network: Network, images: Iterable[Image], chance: random.Random, *, inner: Collection[str] = ()
     ) -> None:
         """`inner` are the hosts at an address of the cluster's network; others have public ones."""
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        """By host, method and repository."""
+        self.asked: list[Asked] = []
+        """Every request, as it came."""
         self.addresses: dict[str, str] = {}
         """By host."""
         self._network = network
@@ -205,10 +224,30 @@ class Registries:
         self._history.setdefault((host, repository, tag), []).append((self._network.loop.time(), digest))
 
     async def _answer(self, host: str, request: Request) -> Response:
-        """What one request gets, after what is wrong with the host."""
-        is_token = request.path == "/token"
+        """What one request gets, which is noted."""
+        asked = self._note_request(host, request)
+        response = await self._answer_asked(asked, request)
+        asked.answered_at, asked.status = self._network.loop.time(), response.status
+        asked.retry_after_seconds = float(response.headers.get("Retry-After", 0.0))
+        return response
+
+    def _note_request(self, host: str, request: Request) -> Asked:
+        login: str | None
+        repository, _, name = _parts(request.path)
+        if request.path == "/token":
+            repository = request.query.get("scope", "").removeprefix("repository:").removesuffix(":pull")
+            name, login = "token", _basic(request.headers.get("authorization", ""))
+        else:
+            login = self._login_of(host, request, repository)
+        at = self._network.loop.time()
+        asked = Asked(at, request.caller, host, request.method, repository, name, login)
+        self.asked.append(asked)
+        return asked
+
+    async def _answer_asked(self, asked: Asked, request: Request) -> Response:
+        """The answer, after what is wrong with the host."""
+        host, is_token = asked.host, asked.name == "token"
         repository, kind, name = _parts(request.path)
-        self.requests[host, request.method, "token" if is_token else repository] += 1
         fault = self.fault_of(host, repository)
         if fault and fault.what == "silent":
             await asyncio.get_running_loop().create_future()

@@ -219,10 +219,15 @@ def test_a_tag_that_moves_or_goes_has_a_history() -> None:
     play(test)
 
 
-def test_requests_are_counted_by_host_method_and_repository() -> None:
+def test_requests_are_noted() -> None:
     async def test(asker: Asker) -> None:
         await asker.ask(OPEN, method="HEAD")
-        assert asker.registries.requests == {(HOST, "HEAD", "team/open"): 2, (HOST, "GET", "token"): 1}
+        found = [(each.method, each.repository, each.name, each.login, each.status) for each in asker.registries.asked]
+        assert found == [
+            ("HEAD", "team/open", "1", None, 401),
+            ("GET", "team/open", "token", "", 200),
+            ("HEAD", "team/open", "1", "", 200),
+        ]
 
     play(test)
 
