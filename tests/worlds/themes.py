@@ -322,6 +322,9 @@ def _private(draw: Draw) -> Iterator[AnyEvent]:
                 at=draw.when(),
                 secret=Secret(namespace=team, name=PULL_SECRET, logins={PRIVATE_HOST: LOGINS[team]}),
             )
+        if draw.maybe(0.3):  # rotated, while the registry's own account stays
+            logins = draw.one(({PRIVATE_HOST: "a:wrong"}, {}))
+            yield SecretChanged(at=draw.when(60.0), secret=Secret(namespace=team, name=PULL_SECRET, logins=logins))
     images = [draw.image(host=PRIVATE_HOST, login=LOGINS[team]) for team in TEAMS for _ in range(2)]
     draw.images += images
     for _ in range(draw.one((9, 12))):
