@@ -166,6 +166,11 @@ class Circumstances:
     def now(self) -> float:
         return self.network.loop.time()
 
+    def replica_at(self, address: str, at: float) -> Replica | None:
+        """The replica that had the address then; None if none had it."""
+        there = [each for each in self.all_replicas() if each.address == address and each.started_at <= at]
+        return max(there, key=lambda each: each.started_at, default=None)
+
     def running(self) -> list[Replica]:
         return [each for each in self.replicas if each.is_running]
 

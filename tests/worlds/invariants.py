@@ -39,6 +39,7 @@ from tests.worlds.promises_of_places import (
     OwnLogins,
     RightNodes,
 )
+from tests.worlds.promises_of_requests import GentleToTheApiServer, PausesBetweenLookups, ShownLogins
 from tests.worlds.promises_of_reviews import (
     NamespacesWordAtCreation,
     NeverRefused,
@@ -99,6 +100,9 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ImpossiblePods,
     NoEmptyTerms,
     GentleToRegistries,
+    PausesBetweenLookups,
+    ShownLogins,
+    GentleToTheApiServer,
     NobodyEvictedInVain,
     AuthorsWords,
     NothingNeedless,

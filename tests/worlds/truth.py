@@ -81,6 +81,15 @@ class Contents:
                 return at
         return None
 
+    def had_login(self, namespace: str, secret: str, host: str, login: str, first: float, last: float) -> bool:
+        """Whether the secret had the login at any time from the first to the last."""
+        states = self._secrets.get((namespace, secret), [])
+        ends = [at for at, _ in states[1:]] + [float("inf")]
+        return any(
+            at <= last and end >= first and logins.get(host) == login
+            for (at, logins), end in zip(states, ends, strict=True)
+        )
+
     def was_open_for(self, pod: Manifest, image: Image) -> bool:
         """Whether a secret of the pod's namespace has ever opened the image."""
         namespace = pod["metadata"]["namespace"]
