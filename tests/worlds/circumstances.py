@@ -198,9 +198,20 @@ class Circumstances:
 
     def leader(self) -> int:
         """The place of the replica that holds the Lease; of the first where nobody does."""
-        lease = self.api.get("Lease", NAMESPACE, LEASE) or {}
-        holder = str((lease.get("spec") or {}).get("holderIdentity"))
+        holder = str((self.lease() or {}).get("holderIdentity"))
         return next((number for number, each in enumerate(self.replicas) if holder.startswith(f"{each.name}_")), 0)
+
+    def lease(self) -> Manifest | None:
+        """The spec of the Lease of who removes gates; None if there is none."""
+        found = self.api.get("Lease", NAMESPACE, LEASE)
+        return found["spec"] if found else None
+
+    def changed_pods_at(self) -> Iterator[float]:
+        """When pods were held, and when they were not any more."""
+        for life in self.lives:
+            if life.was_gated:
+                yield life.created_at
+                yield life.ungated_at or life.deleted_at or life.created_at
 
     # Namespaces and modes
 

@@ -54,11 +54,13 @@ from tests.worlds.promises_of_service import (
     EndsInOrder,
     EndsInTime,
     FilterIsRight,
+    Gauges,
     GentleToRegistries,
     HealthIsTrue,
     HeldOnlyByTheAble,
     NoErrors,
     NoTraceback,
+    OneLeads,
     ViewsFollow,
 )
 
@@ -78,6 +80,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     HealthIsTrue,
     ViewsFollow,
     HeldOnlyByTheAble,
+    OneLeads,
+    Gauges,
     NoTraceback,
     AsKnownAtOnce,
     AsKnownAtTheLimit,

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import Counter
+from datetime import datetime
 
 from extender.placement.gate import UnknownImages
 from tests.worlds.circumstances import health
@@ -12,7 +13,7 @@ from tests.worlds.lives import Life
 from tests.worlds.plan import Mode
 from tests.worlds.scheduling_queue import priority_of
 from tests.worlds.trace import Entry
-from tests.worlds.truth import NOT_IN_VIEW, is_gated, owner_kind, references
+from tests.worlds.truth import LABEL, NOT_IN_VIEW, is_gated, owner_kind, references
 
 # A view that was whole once answers for the nodes that it has.
 _BUT_WATCHES = ("api", "callers", "fetcher", "patches", "registry", "replica", "right", "rollout")
@@ -26,6 +27,9 @@ _MISSED_SECONDS = 125.0  # a watch is lost after 90 s, and a pod that is older t
 _OVERDUE_SECONDS = 25.0  # 10 s are left to who would decide, and a removal that fails for 5 s makes nobody able
 _AWAY_SECONDS = 31.0  # for longer than images may be pending
 _LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
+_AT_ONCE_SECONDS = 0.1  # in which replicas answer that are compared
+_RENEWED_SECONDS = 7.0  # after which a leader steps down that has not renewed its Lease
+_SEEN_SECONDS = 1.0  # within which a watch shows a change
 _SETTLED_SECONDS = 40.0  # in which a replica that starts sees the cluster, proves its rights, and somebody leads
 
 
@@ -134,6 +138,69 @@ class HeldOnlyByTheAble(Invariant):
         if world.now < due_at + _OVERDUE_SECONDS or world.wrongs.begun("patches whole", "right:patch pods") > due_at:
             return False
         return world.wrongs.was_right_since(life.created_at - 20.0, *_SIGHT)
+
+
+class OneLeads(Invariant):
+    """The election: who leads says so, and the Lease names it."""
+
+    name = "I9 leader"
+    promise = "one replica leads at most; while nothing is wrong one does, the Lease names it, and it renews the Lease"
+    floor = 500
+
+    def start(self) -> None:
+        self.world.every(5.0, lambda: self.world.spawn(self._look()))
+
+    async def _look(self) -> None:
+        world, asked_at = self.world, self.world.now
+        replicas = world.running()
+        answers = await asyncio.gather(*(health(each.readyz()) for each in replicas))
+        leaders = [each for each, (_, text) in zip(replicas, answers, strict=True) if "gates ok: leading" in text]
+        if world.now - asked_at > _AT_ONCE_SECONDS or not any(status for status, _ in answers):
+            return
+        self.check(len(leaders) <= 1, "several lead", leaders=[each.name for each in leaders])
+        is_old = all(world.now - each.started_at > _SETTLED_SECONDS for each in replicas)
+        if world.config.admission.unknown is not UnknownImages.GATE or not is_old:
+            return
+        if world.wrongs.is_quiet(seconds=10.0) and replicas:
+            lease = world.lease() or {}
+            renewed_at = datetime.fromisoformat(lease.get("renewTime", "1970-01-01T00:00:00Z")).timestamp()
+            age = world.network.wall_clock() - renewed_at
+            is_named = bool(leaders) and lease.get("holderIdentity", "").startswith(f"{leaders[0].name}_")
+            self.check(is_named and age < _RENEWED_SECONDS, "the Lease does not say who leads", age=age,
+                       leaders=[each.name for each in leaders], lease=lease)  # fmt: skip
+
+
+class Gauges(Invariant):
+    """What monitoring goes by."""
+
+    name = "I9 gauges"
+    promise = "metrics say how many pods are held, since when, and how many nodes there are"
+    floor = 500
+
+    def start(self) -> None:
+        self.world.every(7.0, self._look)
+
+    def _look(self) -> None:
+        world = self.world
+        if not world.wrongs.is_quiet(seconds=10.0):
+            return
+        now, nodes = world.now, len(world.nodes())
+        held = [life for life in world.lives if life.is_held and LABEL in (life.pod["metadata"].get("labels") or {})]
+        if any(now - at < _SEEN_SECONDS for at in (*world.changed_pods_at(), *world.joined_at.values())):
+            return
+        oldest = now - min((life.created_at for life in held), default=now)
+        for replica in world.running():
+            if now - replica.started_at < _SETTLED_SECONDS:
+                continue
+            found = replica.metrics()
+            seen = sum(value for name, value in found.items() if name.startswith("multiarch_cluster_nodes{"))
+            self.check(seen == nodes, "counts other nodes", replica=replica.name, seen=seen, there=nodes)
+            number = found.get("multiarch_gates_pods{seen}", 0.0)
+            self.check(number == len(held), "counts other held pods", replica=replica.name, seen=number,
+                       there=[life.key for life in held])  # fmt: skip
+            age = found.get("multiarch_gates_oldest_seconds{held}", 0.0)
+            self.check(abs(age - oldest) < 2.0, "states another age of the oldest gate", replica=replica.name, age=age,
+                       oldest=oldest)  # fmt: skip
 
 
 class NoTraceback(Invariant):
