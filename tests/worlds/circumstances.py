@@ -15,7 +15,7 @@ from tests.unit.placement.kube_scheduler import allows
 from tests.worlds.api_errors import ApiError
 from tests.worlds.api_requests import ApiRequests
 from tests.worlds.api_server import ApiServer
-from tests.worlds.choices import EXEMPT_CLASS, LEASE, OPERATOR_LOGIN, PRIVATE_HOST, listens
+from tests.worlds.choices import EXEMPT_CLASS, OPERATOR_LOGIN, PRIVATE_HOST, listens
 from tests.worlds.findings import Filtered, Violation
 from tests.worlds.installation import NAMESPACE
 from tests.worlds.kubelets import Kubelets
@@ -203,8 +203,8 @@ class Circumstances:
 
     def lease(self) -> Manifest | None:
         """The spec of the Lease of who removes gates; None if there is none."""
-        found = self.api.get("Lease", NAMESPACE, LEASE)
-        return found["spec"] if found else None
+        found = self.api.get("Lease", NAMESPACE, self.config.admission.gate.lease)
+        return found.get("spec") if found else None
 
     def changed_pods_at(self) -> Iterator[float]:
         """When pods were held, and when they were not any more."""

@@ -80,8 +80,11 @@ class PausesBetweenLookups(Invariant):
                 continue
             if asked.login is None and asked.host == PRIVATE_HOST:  # it is for any of the logins
                 continue
-            missing[key] = missing[key] + 1 if last.status == 404 else 0
-            least, after = self._pause_seconds(last, missing[key]), asked.at - last.answered_at
+            after = asked.at - last.answered_at
+            # A pause between short ones and long ones is one of another failure, which begins the row anew.
+            is_in_a_row = last.status == 404 and not 2 * _MISSING_SECONDS < after < _MISSING_LATER_SECONDS
+            missing[key] = missing[key] + 1 if is_in_a_row else 0
+            least = self._pause_seconds(last, missing[key])
             is_second = last.status == 401 and after < _ON_ITS_WAY_SECONDS and key not in renewed
             renewed.discard(key)
             if is_second:  # with a new token, as the one that was kept may have ended

@@ -159,7 +159,9 @@ class OneLeads(Invariant):
             return
         self.check(len(leaders) <= 1, "several lead", leaders=[each.name for each in leaders])
         is_old = all(world.now - each.started_at > _SETTLED_SECONDS for each in replicas)
-        if world.config.admission.unknown is not UnknownImages.GATE or not is_old:
+        if world.config.admission.unknown is not UnknownImages.GATE or not (
+            is_old and world.config.admission.gate.lease
+        ):
             return
         if world.wrongs.is_quiet(seconds=10.0) and replicas:
             lease = world.lease() or {}
@@ -185,7 +187,9 @@ class Gauges(Invariant):
         if not world.wrongs.is_quiet(seconds=10.0):
             return
         now, nodes = world.now, len(world.nodes())
-        held = [life for life in world.lives if life.is_held and LABEL in (life.pod["metadata"].get("labels") or {})]
+        held = [life for life in world.lives if life.is_held]
+        if any(LABEL not in (life.pod["metadata"].get("labels") or {}) for life in held):  # who leads may have found it
+            return
         if any(now - at < _SEEN_SECONDS for at in (*world.changed_pods_at(), *world.joined_at.values())):
             return
         oldest = now - min((life.created_at for life in held), default=now)
