@@ -85,7 +85,11 @@ def install(
         put_in_place(api, "MutatingWebhookConfiguration", _webhooks(mode, found, kubernetes))
     holds = mode.has_policy or found.get("admission.unknown") == "gate"
     if holds:
-        put_in_place(api, "Lease", _objects("manifests/policy.yaml", "Lease")[0])
+        [lease] = _objects("manifests/policy.yaml", "Lease")
+        if not api.get(
+            "Lease", NAMESPACE, lease["metadata"]["name"]
+        ):  # else its holder stays, of which nothing is said
+            put_in_place(api, "Lease", lease)
         put_in_place(api, "ValidatingAdmissionPolicy", _own_account(mode))
         put_in_place(
             api,

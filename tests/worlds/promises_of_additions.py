@@ -201,7 +201,12 @@ class Tolerations(_OfAdditions):
                    images=references(pod))  # fmt: skip
 
     def _is_whole(self, life: Life) -> bool:
+        """Whether the pod and its images are what they were, and no login was taken away that had opened one."""
         world = self.world
+        for each in references(life.pod):
+            image = world.contents.image(each)
+            if image and image.login and world.contents.was_open_for(life.pod, image):
+                return False
         return not world.changed_by_others(life) and not any(
             map(world.contents.has_changed, references(life.pod))
         ) and not world.has_word(life.pod)  # fmt: skip

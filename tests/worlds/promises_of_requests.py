@@ -27,7 +27,7 @@ _MOST = {
     ("create", "leases"): 24,
     ("create", "pods"): 12,
     ("get", "leases"): 24,
-    ("get", "mutatingadmissionpolicybindings"): 12,
+    ("get", "mutatingadmissionpolicybindings"): 14,
     ("list", "namespaces"): 9,
     ("list", "nodes"): 9,
     ("list", "pods"): 20,
@@ -77,12 +77,15 @@ class PausesBetweenLookups(Invariant):
             last = before.get(key)
             before[key] = asked
             if last is None or last.answered_at > asked.at or asked.name.startswith("sha256:"):
+                if last and not last.status:  # a failure of another kind
+                    missing[key] = 0
                 continue
             if asked.login is None and asked.host == PRIVATE_HOST:  # it is for any of the logins
                 continue
             after = asked.at - last.answered_at
-            # A pause between short ones and long ones is one of another failure, which begins the row anew.
-            is_in_a_row = last.status == 404 and not 2 * _MISSING_SECONDS < after < _MISSING_LATER_SECONDS
+            # After a pause of another length there may have been another failure, which begins the row anew.
+            is_usual = any(0.0 <= after - each < 5.0 for each in (_MISSING_SECONDS, _MISSING_LATER_SECONDS))
+            is_in_a_row = last.status == 404 and is_usual
             missing[key] = missing[key] + 1 if is_in_a_row else 0
             least = self._pause_seconds(last, missing[key])
             is_second = last.status == 401 and after < _ON_ITS_WAY_SECONDS and key not in renewed
@@ -115,7 +118,7 @@ class PausesBetweenLookups(Invariant):
 
     def _judge_confirmations(self, confirmed: Counter[str]) -> None:
         """A tag is asked for again, fresh or not, before a pod that waited for another image goes by it."""
-        held = Counter(each for life in self.world.lives if life.was_gated for each in set(references(life.sent)))
+        held = Counter(each for life in self.world.lives if life.was_gated for each in set(references(life.first)))
         for reference, number in sorted(confirmed.items()):
             most = held[reference] * len(self.world.all_replicas())
             self.check(number <= most, "is asked for while its answer is fresh", of=reference, number=number, most=most)
