@@ -32,6 +32,7 @@ from tests.worlds.wrongs import Wrongs
 
 _LOOKUP_SECONDS = 0.4  # that a look-up takes at most while nothing is wrong
 _LONG_SECONDS = 20.0  # who has waited for so long has asked again and again
+_SECRET_SECONDS = 31.0  # after which a pull secret has been read again
 _MISSING_SECONDS = 75.0  # after which what was missing or denied has been asked for again
 _UNDER_WAY = (
     "BodiesUnderWay._bytes",
@@ -390,8 +391,11 @@ class Circumstances:
 
     def missing_seconds(self, pod: Manifest, reference: str) -> float:
         """For how long the image may not be asked for again since it is there and open, as it was asked for before."""
-        used = self.contents.first_used.get(reference, math.inf)
-        return 0.0 if self.known_since(pod, reference) <= used else _MISSING_SECONDS
+        used, image = self.contents.first_used.get(reference, math.inf), self.contents.image(reference)
+        login = self.contents.login_since(pod, image) if image else None
+        # A secret is kept for a while as it was read, one that was not there too.
+        is_kept = bool(login and login + _SECRET_SECONDS > used)
+        return 0.0 if self.known_since(pod, reference) <= used and not is_kept else _MISSING_SECONDS
 
     def is_learned(self, pod: Manifest) -> bool:
         """Whether each image of the pod was used in its namespace while nothing was wrong, so that it is known."""
