@@ -106,6 +106,9 @@ class TwiceIsOnce(Invariant):
             return
         if any(map(world.contents.has_changed, references(event.manifest["spec"].get("template", event.manifest)))):
             return
+        sent, stored = (each["spec"].get("replicas") for each in (event.manifest, before))
+        if sent is not None and sent != stored:  # somebody has scaled it
+            return
         if not world.wrongs.is_quiet(seconds=10.0):
             return
         key = f"{event.kind} {event.manifest['metadata']['name']} by {event.by}"
