@@ -17,6 +17,7 @@ from tests.worlds.promises_of_agreement import (
     UnknownIsNeverYes,
     VerbsAreRight,
 )
+from tests.worlds.promises_of_events import EventsAreTrue
 from tests.worlds.promises_of_evictions import NobodyEvictedInVain
 from tests.worlds.promises_of_gates import (
     AsKnownAtOnce,
@@ -82,6 +83,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     HeldOnlyByTheAble,
     OneLeads,
     Gauges,
+    EventsAreTrue,
     NoTraceback,
     AsKnownAtOnce,
     AsKnownAtTheLimit,

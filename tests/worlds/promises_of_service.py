@@ -74,13 +74,13 @@ class ViewsFollow(Invariant):
 
     def _failed(self, entry: Entry) -> None:
         if entry.fields["what"] == "compacted":
-            name = {"pods": "held-pods"}.get(entry.fields["resource"], entry.fields["resource"])
-            self.world.later(_RELISTED_SECONDS, lambda: self._look(name))
+            resource = entry.fields["resource"]
+            self.world.later(_RELISTED_SECONDS, lambda: self._look(resource))
 
-    def _look(self, name: str) -> None:
-        world = self.world
+    def _look(self, resource: str) -> None:
+        world, name = self.world, {"pods": "held-pods"}.get(resource, resource)
         began_at = world.now - _RELISTED_SECONDS - 1.0
-        if not world.wrongs.was_right_since(began_at, "api", "right", "rollout", "replica", f"watch:{name} silent"):
+        if not world.wrongs.was_right_since(began_at, "api", "right", "rollout", "replica", f"watch:{resource} silent"):
             return
         for replica in world.running():
             age = replica.metrics()[f"multiarch_watch_age_seconds{{{name}}}"]
