@@ -22,7 +22,7 @@ _LOOKUP_SECONDS = 130.0  # that a look-up takes at most which began with them
 _WINDOW_SECONDS = 60.0
 # Requests of a replica in a minute, whatever fails: by verb and resource.
 _MOST = {
-    ("POST", "selfsubjectaccessreviews"): 40,
+    ("POST", "selfsubjectaccessreviews"): 50,
     ("create", "events"): 80,
     ("create", "leases"): 24,
     ("create", "pods"): 12,
@@ -109,7 +109,8 @@ class PausesBetweenLookups(Invariant):
                 return _MISSING_SECONDS if missing <= _SOON_TIMES else _MISSING_LATER_SECONDS
             case 401 | 403:
                 # A failure is one of all logins that were tried, and pods of others may try the operator's or none.
-                return 0.0 if last.login in (None, "", OPERATOR_LOGIN) else _DENIED_SECONDS
+                is_own = last.login not in (None, "", OPERATOR_LOGIN)
+                return _DENIED_SECONDS if is_own and self.world.wrongs.was_right_since(0.0) else 0.0
             case 429:
                 return last.retry_after_seconds
             case 500 | 503:
