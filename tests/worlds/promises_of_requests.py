@@ -9,6 +9,7 @@ from tests.worlds import api_requests
 from tests.worlds.choices import OPERATOR_LOGIN, PRIVATE_HOST
 from tests.worlds.circumstances import Circumstances
 from tests.worlds.judging import Invariant
+from tests.worlds.plan import RegistryFault
 from tests.worlds.registries import Asked
 from tests.worlds.replicas import Replica
 from tests.worlds.truth import references
@@ -16,7 +17,7 @@ from tests.worlds.truth import references
 _MISSING_SECONDS, _SOON_TIMES, _MISSING_LATER_SECONDS = 5.0, 12, 60.0
 _DENIED_SECONDS, _FRESH_SECONDS = 300.0, 55.0
 _FAILED_SECONDS = 8.0  # 10 s, and a fifth less by chance
-_ON_ITS_WAY_SECONDS = 0.5  # who has begun to ask does not know yet what others are answered
+_ON_ITS_WAY_SECONDS, _SLOW_SECONDS = 0.5, 30.0  # who has begun to ask does not know yet what others are answered
 _READ_SECONDS = 35.0  # for which a secret's logins are kept, and a request with them is on its way
 _LOOKUP_SECONDS = 130.0  # that a look-up takes at most which began with them
 _WINDOW_SECONDS = 60.0
@@ -65,10 +66,12 @@ class PausesBetweenLookups(Invariant):
         confirmed: Counter[str] = Counter()
         resting: dict[object, tuple[float, float]] = {}
         renewed = set[object]()
+        is_slow = any(isinstance(each, RegistryFault) and each.what == "slow" for each in self.world.plan.events)
+        on_its_way_seconds = _SLOW_SECONDS if is_slow else _ON_ITS_WAY_SECONDS
         for replica, asked in _by_replicas(self.world, self.world.registries.asked):
             account = (replica, asked.host, asked.login)
             since, until = resting.get(account, (0.0, 0.0))
-            if asked.login is not None and asked.at > since + _ON_ITS_WAY_SECONDS:
+            if asked.login is not None and asked.at > since + on_its_way_seconds:
                 self.check(asked.at >= until, "asks before its Retry-After", replica=replica.name,
                            of=f"{asked.host}/{asked.repository}:{asked.name}", at=asked.at, until=until)  # fmt: skip
             if asked.status == 429 and asked.answered_at + asked.retry_after_seconds > until:
