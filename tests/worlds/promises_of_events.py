@@ -42,7 +42,7 @@ class EventsAreTrue(Invariant):
         if text.startswith(f"{_REMOVED}(known") and not any(map(world.contents.has_changed, references(pod))):
             self.check(world.can_be_known(pod), "an image is said to be known", pod=life.key, event=text)
         if text.startswith(f"{_REMOVED}(failed"):
-            age = world.now - life.created_at
+            age = world.now - life.created_at + 1.0  # a creationTimestamp has whole seconds
             self.check(age >= world.config.admission.gate.limit_seconds, "its limit is said to be over", pod=life.key,
                        event=text, age=age)  # fmt: skip
 
