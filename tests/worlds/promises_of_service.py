@@ -145,7 +145,7 @@ class OneLeads(Invariant):
 
     name = "I9 leader"
     promise = "one replica leads at most; while nothing is wrong one does, the Lease names it, and it renews the Lease"
-    floor = 500
+    floor = 5000
 
     def start(self) -> None:
         self.world.every(5.0, lambda: self.world.spawn(self._look()))
@@ -177,7 +177,7 @@ class Gauges(Invariant):
 
     name = "I9 gauges"
     promise = "metrics say how many pods are held, since when, and how many nodes there are"
-    floor = 500
+    floor = 6000
 
     def start(self) -> None:
         self.world.every(7.0, self._look)
