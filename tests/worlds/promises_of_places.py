@@ -280,11 +280,18 @@ class ImpossiblePods(Invariant):
             return
         if not world.is_plain(pod) or not self._is_known(life) or any(map(world.contents.has_changed, references(pod))):
             return
-        if world.is_calm(life, 20.0) and not world.have_common(life.sent):
+        if self._was_decided(life) and not world.have_common(life.sent):
             terms: list[dict[str, Any]] = required_terms(pod["spec"]) or []
             is_kept = bool(terms) and not any(allows(pod["spec"], node) for node in world.nodes())
             self.check(is_kept and bool(annotation(pod, REASON)), "an impossible pod is let go", pod=life.key,
                        terms=terms, reason=annotation(pod, REASON))  # fmt: skip
+
+    def _was_decided(self, life: Life) -> bool:
+        """Whether nothing was wrong; of a held pod only what lets it go before its limit without what it needs."""
+        if not life.was_gated:
+            return self.world.is_calm(life, 20.0)
+        is_right = self.world.wrongs.was_right_since(life.sent_at - 20.0, "patches", "registry", "right", "rollout")
+        return is_right and self.world.is_settled(life.namespace)
 
     def _is_known(self, life: Life) -> bool:
         world = self.world
