@@ -156,7 +156,7 @@ class NothingNeedless(_OfAdditions):
 
     def _look(self, life: Life) -> None:
         world, pod = self.world, life.pod
-        if not self._is_decided(life) or IMPOSSIBLE in str(required_terms(pod["spec"])):
+        if not self._is_decided(life) or IMPOSSIBLE in str(required_terms(pod["spec"])) or not world.nodes():
             return
         # What its template had got of ours may stay, or be taken away where its author has become stricter.
         had = _required(life.sent["spec"])
