@@ -37,8 +37,8 @@ class EventsAreTrue(Invariant):
     def _judge(self, life: Life, text: str) -> None:
         world, pod = self.world, life.pod
         if text.startswith(_HELD):
-            self.check(any(each in text for each in references(pod)), "it is held for an image of others", pod=life.key,
-                       event=text)  # fmt: skip
+            own = (*references(life.first), *references(pod))  # an image may have been changed meanwhile
+            self.check(any(each in text for each in own), "it is held for an image of others", pod=life.key, event=text)
         if text.startswith(f"{_REMOVED}(known") and not any(map(world.contents.has_changed, references(pod))):
             is_known = world.can_be_known(pod) or "wasm" in text  # which runs on no node of a world
             self.check(is_known, "an image is said to be known", pod=life.key, event=text)
