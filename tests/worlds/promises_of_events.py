@@ -39,7 +39,8 @@ class EventsAreTrue(Invariant):
         if text.startswith(_HELD):
             own = (*references(life.first), *references(pod))  # an image may have been changed meanwhile
             self.check(any(each in text for each in own), "it is held for an image of others", pod=life.key, event=text)
-        if text.startswith(f"{_REMOVED}(known") and not any(map(world.contents.has_changed, references(pod))):
+        is_same = world.is_plain(pod) and not any(map(world.contents.has_changed, references(pod)))
+        if text.startswith(f"{_REMOVED}(known") and is_same:
             is_known = world.can_be_known(pod) or "wasm" in text  # which runs on no node of a world
             self.check(is_known, "an image is said to be known", pod=life.key, event=text)
         if text.startswith(f"{_REMOVED}(failed"):
