@@ -9,7 +9,7 @@ from tests.worlds import api_requests
 from tests.worlds.choices import OPERATOR_LOGIN, PRIVATE_HOST
 from tests.worlds.circumstances import Circumstances
 from tests.worlds.judging import Invariant
-from tests.worlds.plan import RegistryFault
+from tests.worlds.plan import Applied, RegistryFault
 from tests.worlds.registries import Asked
 from tests.worlds.replicas import Replica
 from tests.worlds.truth import references
@@ -123,8 +123,15 @@ class PausesBetweenLookups(Invariant):
         return 0.0
 
     def _judge_confirmations(self, confirmed: Counter[str]) -> None:
-        """A tag is asked for again, fresh or not, before a pod that waited for another image goes by it."""
+        """A tag is asked for again, fresh or not, before a pod that waited for another image goes by it, or a template.
+
+        A webhook that is called first may be called once more for the same template.
+        """
         held = Counter(each for life in self.world.lives if life.was_gated for each in set(references(life.first)))
+        for event in self.world.plan.events:
+            if isinstance(event, Applied) and event.kind != "Pod":
+                named = [each for each in confirmed if f"'{each}'" in str(event.manifest)]
+                held.update(2 * event.times * named)
         for reference, number in sorted(confirmed.items()):
             most = held[reference] * len(self.world.all_replicas())
             self.check(number <= most, "is asked for while its answer is fresh", of=reference, number=number, most=most)
