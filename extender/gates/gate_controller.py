@@ -148,6 +148,7 @@ class GateController:
         self._tasks = asyncio.TaskGroup()
         self._works = False  # whether the workers run
         self._decides = False  # whether they decide about all pods, at the last check
+        self._search_at = -math.inf
         self._removed_at = -math.inf
         self._able_until = -math.inf
 
@@ -179,7 +180,6 @@ class GateController:
         while True:
             with outlive_defects("gate.failed"):
                 async with asyncio.TaskGroup() as self._tasks:
-                    self._tasks.create_task(self._find_unlabelled())
                     for _ in range(WORKERS):
                         self._tasks.create_task(self._work())
                     self._works = True
@@ -195,7 +195,8 @@ class GateController:
     def _check(self) -> None:
         """Enqueues all pods if this replica begins or ceases to decide about them, and those past their limit.
 
-        Also notes whether it is able to remove gates.
+        Also has pods without the label searched for where that is this replica's task, and forgets them where it is
+        not. And notes whether it is able to remove gates.
         """
         is_responsible, decides = self._is_responsible(), self._may_decide()
         if decides != self._decides:
@@ -206,6 +207,12 @@ class GateController:
         if self.watch.is_live:
             self._pods.were_late = False
         now = self._clock()
+        if not is_responsible:
+            self._pods.keep_unlabelled(frozenset())
+            self._search_at = -math.inf
+        elif self._works and self._search_at <= now:
+            self._search_at = now + _SEARCH_SECONDS
+            self._tasks.create_task(self._search())
         for pod in self._pods:
             is_left_to_others = pod in self._queue or not is_responsible
             limit = pod.expires_at + (_GRACE_SECONDS if is_left_to_others else 0.0)
@@ -242,30 +249,19 @@ class GateController:
         self._queue.discard(pod)
         self._limits.discard(pod)
 
-    async def _find_unlabelled(self) -> None:
-        """Finds pods that have the gate and not its label, which the watch does not show, while it is responsible."""
-        due_at = -math.inf
-        while True:
-            with outlive_defects("gate.failed"):
-                if not self._is_responsible():
-                    self._pods.keep_unlabelled(frozenset())
-                    due_at = -math.inf
-                elif due_at <= self._clock():
-                    due_at = self._clock() + _SEARCH_SECONDS
-                    await self._search()
-            await asyncio.sleep(_IDLE_SECONDS)
-
     async def _search(self) -> None:
+        """Finds the pods that have the gate and not its label, which the watch does not show."""
         found = set[str]()
-        try:
-            async for document in unlabelled_pods(self._client):
-                stored = decode_stored_pod(document)
-                self._pods.add_unlabelled(stored, document)
-                found.add(stored.key)
-        except ClusterError as exc:
-            log.info("gate.search_failed", why=str(exc))
-        else:
-            self._pods.keep_unlabelled(found)
+        with outlive_defects("gate.failed"):
+            try:
+                async for document in unlabelled_pods(self._client):
+                    stored = decode_stored_pod(document)
+                    self._pods.add_unlabelled(stored, document)
+                    found.add(stored.key)
+            except ClusterError as exc:
+                log.info("gate.search_failed", why=str(exc))
+            else:
+                self._pods.keep_unlabelled(found)
 
     async def _work(self) -> None:
         """Decides about the pods of the queue, one after the other, and about each once more at its limit.
