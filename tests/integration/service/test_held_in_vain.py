@@ -157,7 +157,7 @@ async def test_a_mistake_in_the_decision_is_told(cluster: Cluster, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("owner", "method"),
-    [(GateController, "_work"), (GateController, "_find_unlabelled"), (GateController, "_check")],
+    [(GateController, "_work"), (GateController, "_check")],
 )
 async def test_a_part_that_dies_at_each_start_holds_nobody(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
