@@ -212,7 +212,7 @@ class GateController:
             self._search_at = -math.inf
         elif self._works and self._search_at <= now:
             self._search_at = now + _SEARCH_SECONDS
-            self._tasks.create_task(self._search())
+            self._tasks.create_task(self._find_unlabelled())
         for pod in self._pods:
             is_left_to_others = pod in self._queue or not is_responsible
             limit = pod.expires_at + (_GRACE_SECONDS if is_left_to_others else 0.0)
@@ -249,19 +249,22 @@ class GateController:
         self._queue.discard(pod)
         self._limits.discard(pod)
 
-    async def _search(self) -> None:
+    async def _find_unlabelled(self) -> None:
         """Finds the pods that have the gate and not its label, which the watch does not show."""
-        found = set[str]()
         with outlive_defects("gate.failed"):
-            try:
-                async for document in unlabelled_pods(self._client):
-                    stored = decode_stored_pod(document)
-                    self._pods.add_unlabelled(stored, document)
-                    found.add(stored.key)
-            except ClusterError as exc:
-                log.info("gate.search_failed", why=str(exc))
-            else:
-                self._pods.keep_unlabelled(found)
+            await self._search()
+
+    async def _search(self) -> None:
+        found = set[str]()
+        try:
+            async for document in unlabelled_pods(self._client):
+                stored = decode_stored_pod(document)
+                self._pods.add_unlabelled(stored, document)
+                found.add(stored.key)
+        except ClusterError as exc:
+            log.info("gate.search_failed", why=str(exc))
+        else:
+            self._pods.keep_unlabelled(found)
 
     async def _work(self) -> None:
         """Decides about the pods of the queue, one after the other, and about each once more at its limit.
