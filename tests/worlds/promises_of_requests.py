@@ -23,7 +23,7 @@ _LOOKUP_SECONDS = 130.0  # that a look-up takes at most which began with them
 _WINDOW_SECONDS = 60.0
 # Requests of a replica in a minute, whatever fails: by verb and resource.
 _MOST = {
-    ("POST", "selfsubjectaccessreviews"): 50,
+    ("POST", "selfsubjectaccessreviews"): 80,
     ("create", "events"): 80,
     ("create", "leases"): 24,
     ("create", "pods"): 12,

@@ -283,6 +283,8 @@ class World(Circumstances):
     def _note_reviewed(self, life: Life) -> None:
         if self.is_reviewed(life):
             self._note_known(life, self.now)
+        elif self.is_sent_to_webhook(life) and self.is_looked_at(life):  # a critical pod, of which it decides nothing
+            self.contents.use(life.pod, self.now)
 
     def _note_known(self, life: Life, at: float) -> None:
         """Notes that the pod's images were asked for at that time, and whether they were to be known then."""
