@@ -34,7 +34,7 @@ def is_held_by_others(pod: StoredPod) -> bool:
     return any(gate.name != GATE for gate in (pod.spec and pod.spec.scheduling_gates) or ())
 
 
-def _is_labelled(pod: StoredPod) -> bool:
+def is_labelled(pod: StoredPod) -> bool:
     """Whether the pod has the label of held pods, held or not."""
     return GATED_LABEL in (pod.metadata.labels or {})
 
@@ -54,7 +54,7 @@ async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[St
     for query in ({"fieldSelector": PENDING}, _LABELLED):
         async for document in list_documents(client, path, query):
             pod = decode_stored_pod(document)
-            if is_held(pod) or _is_labelled(pod):
+            if is_held(pod) or is_labelled(pod):
                 found[pod.key] = pod
     return list(found.values())
 

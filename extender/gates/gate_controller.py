@@ -195,8 +195,8 @@ class GateController:
     def _check(self) -> None:
         """Enqueues all pods if this replica begins or ceases to decide about them, and those past their limit.
 
-        Also has pods without the label searched for where that is this replica's task, and forgets them where it is
-        not. And notes whether it is able to remove gates.
+        Also starts the search for pods without the label, or forgets them where others remove gates; and notes whether
+        it is able to remove gates.
         """
         is_responsible, decides = self._is_responsible(), self._may_decide()
         if decides != self._decides:
@@ -207,17 +207,17 @@ class GateController:
         if self.watch.is_live:
             self._pods.were_late = False
         now = self._clock()
-        if not is_responsible:
-            self._pods.keep_unlabelled(frozenset())
-            self._search_at = -math.inf
-        elif self._works and self._search_at <= now:
-            self._search_at = now + _SEARCH_SECONDS
-            self._tasks.create_task(self._find_unlabelled())
         for pod in self._pods:
             is_left_to_others = pod in self._queue or not is_responsible
             limit = pod.expires_at + (_GRACE_SECONDS if is_left_to_others else 0.0)
             if limit <= now and pod not in self._limits:
                 self._limits.add(pod)
+        if not is_responsible:
+            self._pods.keep_unlabelled(frozenset())
+            self._search_at = -math.inf
+        elif self._works and self._search_at <= now:
+            self._tasks.create_task(self._find_unlabelled())
+            self._search_at = now + _SEARCH_SECONDS
         self._able_until = -math.inf if any(self._is_stuck(pod) for pod in self._pods) else now + _ABLE_SECONDS
 
     def _may_decide(self) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from extender.cluster.gated_pods import decode_stored_pod, is_held, is_held_by_others
+from extender.cluster.gated_pods import decode_stored_pod, is_held, is_held_by_others, is_labelled
 from extender.kubernetes.core_v1 import PodReference, StoredPod
 from extender.turns import Slots
 
@@ -25,9 +25,10 @@ _LATE_SECONDS = 30.0  # of age: a pod that a list shows then, and no watch befor
 class HeldPod(msgspec.Struct, eq=False):
     """A gated pod: since when it is held, and until when at most. `key` is that by which the watch names it.
 
-    `document` is empty if it must be read again. `last_event` is the text of the last event about the pod.
-    `removing_since` is when the first request was sent that is to remove its gate; None if none is due. `is_refused`:
-    the API server understood the last request that failed, and is against it.
+    One that lacks the label is shown by no watch. `document` is empty if it must be read again. `last_event` is the
+    text of the last event about the pod. `removing_since` is when the first request was sent that is to remove its
+    gate; None if none is due. `is_refused`: the API server understood the last request that failed, and is against
+    it.
     """
 
     key: str
@@ -35,6 +36,7 @@ class HeldPod(msgspec.Struct, eq=False):
     since: float
     expires_at: float
     version: str = ""
+    is_labelled: bool = True
     document: bytes = b""
     is_refused: bool = False
     removing_since: float | None = None
@@ -74,7 +76,6 @@ class HeldPods:
         self._wall_clock = wall_clock
         self._documents = Slots(_DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH)
         self._pods: dict[str, HeldPod] = {}
-        self._unlabelled: set[str] = set()
         self._is_synced = False
         self.were_late = False
         """Whether a list has shown a pod that the watch before should have shown long ago."""
@@ -94,7 +95,6 @@ class HeldPods:
         """Adds or updates a pod. Raises ClusterError if it is none."""
         stored = decode_stored_pod(document)
         self.were_late |= self._is_synced and stored.key not in self._pods and self._age_seconds(stored) > _LATE_SECONDS
-        self._unlabelled.discard(stored.key)
         self.update(stored, document)
 
     def delete(self, key: str) -> None:
@@ -104,28 +104,28 @@ class HeldPods:
             self.forget(pod)
 
     def keep_only(self, keys: Set[str]) -> None:
-        """Forgets all pods but these."""
-        for key in self._pods.keys() - keys - self._unlabelled:
-            self.delete(key)
+        """Forgets all pods that the watch has shown but these."""
+        self._keep(keys, is_labelled=True)
         self._is_synced = True
 
     def add_unlabelled(self, stored: StoredPod, document: bytes | msgspec.Raw) -> None:
-        """Adds or updates a pod that a search has found and the watch does not show, as it lacks the label."""
-        if stored.key not in self._pods:
-            self._unlabelled.add(stored.key)
-        if stored.key in self._unlabelled:
+        """Adds or updates a pod that a search has found. One that has its label again is left to the watch."""
+        pod = self._pods.get(stored.key)
+        if not (pod and pod.is_labelled):
             self.update(stored, document)
 
     def keep_unlabelled(self, keys: Set[str]) -> None:
         """Forgets all pods that only a search has found but these: no watch shows that they are held no more."""
-        for key in self._unlabelled - keys:
-            self.delete(key)
+        self._keep(keys, is_labelled=False)
+
+    def _keep(self, keys: Set[str], *, is_labelled: bool) -> None:
+        for pod in [each for each in self if each.is_labelled == is_labelled and each.key not in keys]:
+            self.forget(pod)
 
     def forget(self, pod: HeldPod) -> None:
         """Forgets this very pod, if it is held."""
         if pod in self:
             del self._pods[pod.key]
-            self._unlabelled.discard(pod.key)
             self.drop_document(pod)
             self._on_gone(pod)
 
@@ -145,7 +145,7 @@ class HeldPods:
     def store(self, pod: HeldPod, stored: StoredPod, document: bytes | msgspec.Raw) -> None:
         """Keeps the pod's version, and its document unless the namespace has spent its share."""
         self.drop_document(pod)
-        pod.version = stored.metadata.resource_version
+        pod.version, pod.is_labelled = stored.metadata.resource_version, is_labelled(stored)
         if is_held_by_others(stored):
             pod.expires_at = math.inf
         elif pod.expires_at == math.inf:

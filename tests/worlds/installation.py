@@ -86,9 +86,8 @@ def install(
     holds = mode.has_policy or found.get("admission.unknown") == "gate"
     if holds:
         [lease] = _objects("manifests/policy.yaml", "Lease")
-        if not api.get(
-            "Lease", NAMESPACE, lease["metadata"]["name"]
-        ):  # else its holder stays, of which nothing is said
+        # Who applies it once more says nothing of its holder.
+        if not api.get("Lease", NAMESPACE, lease["metadata"]["name"]):
             put_in_place(api, "Lease", lease)
         put_in_place(api, "ValidatingAdmissionPolicy", _own_account(mode))
         put_in_place(

@@ -159,11 +159,10 @@ class OneLeads(Invariant):
             return
         self.check(len(leaders) <= 1, "several lead", leaders=[each.name for each in leaders])
         is_old = all(world.now - each.started_at > _SETTLED_SECONDS for each in replicas)
-        if world.config.admission.unknown is not UnknownImages.GATE or not (
-            is_old and world.config.admission.gate.lease
-        ):
+        admission = world.config.admission
+        if admission.unknown is not UnknownImages.GATE or not admission.gate.lease:
             return
-        if world.wrongs.is_quiet(seconds=10.0) and replicas:
+        if is_old and replicas and world.wrongs.is_quiet(seconds=10.0):
             lease = world.lease() or {}
             renewed_at = datetime.fromisoformat(lease.get("renewTime", "1970-01-01T00:00:00Z")).timestamp()
             age = world.network.wall_clock() - renewed_at

@@ -9,12 +9,13 @@ import pytest
 
 from extender.cluster.gated_pods import decode_stored_pod
 from extender.gates.held_pods import NEW_SECONDS, HeldPod, HeldPods
-from extender.placement.gate import GATE
+from extender.placement.gate import GATE, GATED_LABEL
 
 
-def document(uid: str, version: str, *gates: str, created: str = "") -> msgspec.Raw:
+def document(uid: str, version: str, *gates: str, created: str = "", label: str = GATED_LABEL) -> msgspec.Raw:
     """A pod in this version, held by these gates."""
-    metadata = {"name": "p", "namespace": "n", "uid": uid, "resourceVersion": version, "creationTimestamp": created}
+    metadata: Any = {"name": "p", "namespace": "n", "uid": uid, "resourceVersion": version}
+    metadata |= {"creationTimestamp": created, "labels": {label: "true"}}
     pod: Any = {"metadata": metadata, "spec": {"schedulingGates": [{"name": gate} for gate in gates]}}
     return msgspec.Raw(msgspec.json.encode(pod))
 
@@ -85,7 +86,7 @@ def test_time_counts_from_the_creation_where_a_watch_may_have_missed_it(
 def test_a_search_alone_says_that_pods_are_gone_which_only_a_search_has_found() -> None:
     gone = list[HeldPod]()
     pods = held_pods([], gone)
-    found = document("uid", "1", GATE, "example.com/quota")
+    found = document("uid", "1", GATE, "example.com/quota", label="app")
     key = decode_stored_pod(found).key
     pods.add_unlabelled(decode_stored_pod(found), found)
     pods.keep_only(frozenset())
@@ -98,7 +99,7 @@ def test_a_search_alone_says_that_pods_are_gone_which_only_a_search_has_found() 
 def test_a_pod_that_the_watch_shows_is_left_to_the_watch() -> None:
     changed = list[HeldPod]()
     pods = held_pods(changed, [])
-    older, newer = document("uid", "1", GATE), document("uid", "2", GATE)
+    older, newer = document("uid", "1", GATE, label="app"), document("uid", "2", GATE)
     pods.add_unlabelled(decode_stored_pod(older), older)
     pods.upsert(newer)  # its label is back
     pods.add_unlabelled(decode_stored_pod(older), older)
